@@ -1,0 +1,89 @@
+"""No operator without rules, without a type rule, or without a row: what is missing on purpose says why."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from contextlib import suppress
+
+import pytest
+
+import xform.ops
+from tests.operators.collect import families, operations
+from xform.core.operator import Operator
+from xform.core.rules import batch_rule, jvp_rule, vjp_rule
+from xform.ops.base import Elementwise, Parameterless
+
+for _module in pkgutil.iter_modules(xform.ops.__path__):
+    importlib.import_module(f"xform.ops.{_module.name}")
+
+#: operators that no row goes through, and why
+WITHOUT_ROW = {
+    "DevicePut": "it moves between devices and computes nothing; test_device moves",
+    "HostRead": "it gives a Python object; test_values reads",
+    "PutLike": "it moves between devices and computes nothing; test_device moves",
+    "StopGradient": "finite differences see through it; test_grad asks for its zero",
+}
+
+
+def operator_classes(base: type[Operator] = Operator) -> set[type[Operator]]:
+    found = set()
+    for kind in base.__subclasses__():
+        found |= operator_classes(kind)
+        current = getattr(sys.modules[kind.__module__], kind.__name__, None) is kind  # attrs makes classes anew
+        if kind.__module__.startswith("xform.ops") and current and not is_base(kind):
+            found.add(kind)
+    return found
+
+
+def is_base(kind: type[Operator]) -> bool:
+    """Whether a class only holds what operators of a family share: nobody makes an operator of it."""
+    if kind in (Elementwise, Parameterless):
+        return True
+    below = [other for other in kind.__subclasses__() if other.__module__.startswith("xform.ops")]
+    return bool(below) and all(table.state(kind) == "missing" for table in (vjp_rule, jvp_rule, batch_rule))
+
+
+CLASSES = sorted(operator_classes(), key=lambda kind: kind.__name__)
+classes = pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+
+
+def test_there_are_operators_and_their_names_differ():
+    names = [kind.__name__ for kind in CLASSES]
+    assert len(names) > 20
+    assert len(set(names)) == len(names)
+
+
+@classes
+@pytest.mark.parametrize("table", [vjp_rule, jvp_rule, batch_rule], ids=lambda table: table.name)
+def test_rule_or_reason(kind, table):
+    state = table.state(kind)
+    assert state != "missing", f"{kind.__name__} has no {table.name} rule"
+    if state == "none":
+        assert len(table.rules[kind].why.split()) >= 2
+
+
+@classes
+def test_type_rule_and_meaning(kind):
+    assert kind.infer is not Operator.infer
+    assert kind.evaluate is not Operator.evaluate or kind.kernel is not None
+    assert kind.__doc__
+
+
+@pytest.fixture(scope="module")
+def met() -> set[str]:
+    """Names of the operators that the rows go through, forward and backward."""
+    found = set()
+    for rows in families().values():
+        for row in rows:
+            backward = bool(row.order and "rev" in row.modes)
+            with suppress(Exception):  # a row that fails is red elsewhere
+                found |= {type(op).__name__ for op, _ in operations(row, "float64", backward=backward)}
+    return found
+
+
+@classes
+def test_row_or_reason(kind, met):
+    name = kind.__name__
+    assert (name in met) != (name in WITHOUT_ROW), f"{name}: give it a row, or a reason (not both)"

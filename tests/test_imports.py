@@ -1,0 +1,150 @@
+"""What is imported, and in which direction: numpy and attrs alone, and imports only point down."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "xform"
+
+#: from the bottom to the top, as design.md 2 has it; a module imports from its own line and the lines above only
+LAYERS = (
+    ("core",),
+    ("tree",),
+    ("plugins",),
+    ("ops",),
+    ("values",),
+    ("numpy", "layers"),
+    ("programs",),
+    ("transforms",),
+    ("loops",),
+    ("derivatives",),
+    ("random",),
+    ("testing",),
+    ("cli",),
+    ("__main__",),
+)
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in FILES}
+modules = pytest.mark.parametrize("module", MODULES)
+
+
+def imports(module: str) -> list[tuple[str, int, bool]]:
+    """Return the xform modules that a module imports, with the line, and whether inside a function."""
+    tree = ast.parse(MODULES[module].read_text())
+    inside = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for node in ast.walk(function)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}:{node.lineno}: relative import"
+            base = node.module or ""
+            names = [f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        found += [(name, node.lineno, id(node) in inside) for name in names if name.partition(".")[0] == "xform"]
+    return found
+
+
+def rank(module: str) -> int:
+    """Return the height of a module; `xform` itself, which exports all, stands above everything."""
+    parts = module.split(".")
+    return len(LAYERS) if len(parts) == 1 else RANK[parts[1]]
+
+
+def test_every_module_has_its_place():
+    assert {module.split(".")[1] for module in MODULES if module != "xform"} <= set(RANK)
+
+
+@modules
+def test_imports_point_down(module):
+    upward = [f"line {line}: {name}" for name, line, _ in imports(module) if rank(name) > rank(module)]
+    assert not upward, f"{module} imports from above: {upward}"
+
+
+@modules
+def test_no_xform_import_hides_in_a_function(module):
+    hidden = [f"line {line}: {name}" for name, line, inside in imports(module) if inside]
+    assert not hidden, f"{module} imports inside a function: {hidden}"
+
+
+def test_no_import_cycle():
+    graph = {module: {name for name, _, _ in imports(module)} - {module} for module in MODULES}
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, f"cycle: {' -> '.join((*path[path.index(module) :], module))}"
+        if module not in done:
+            for below in sorted(graph.get(module, ())):
+                visit(below, (*path, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def sources() -> list[Path]:
+    folders = [ROOT / name for name in ("xform", "plugins", "tests", "examples")]
+    return [path for folder in folders if folder.exists() for path in sorted(folder.rglob("*.py"))]
+
+
+def test_files_stay_short():
+    long = {str(path.relative_to(ROOT)): count for path in sources() if (count := path.read_text().count("\n")) > 500}
+    assert not long
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_brings_in_numpy_and_attrs_only():
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import xform\n"
+        "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"
+    )
+    loaded = set(run(code).split()) - sys.stdlib_module_names
+    loaded -= {"attr", "attrs"}
+    # compiled parts of NumPy appear under names of their own
+    assert {name for name in loaded if not name.startswith(("_", "cython"))} == {"xform", "numpy"}
+
+
+def test_import_looks_for_no_plugin():
+    code = "import sys, xform; print('importlib.metadata' in sys.modules, 'argparse' in sys.modules)"
+    assert run(code).split() == ["False", "False"]
+
+
+def test_public_names_are_there():
+    code = "import xform; print(*[name for name in xform.__all__ if not hasattr(xform, name)])"
+    assert run(code).split() == []
+
+
+def test_typeguard_is_on():
+    """Without the import hook, annotations would go unchecked in silence."""
+    from typeguard import TypeCheckError
+
+    from xform.core.source import describe
+
+    with pytest.raises(TypeCheckError):
+        describe("neither a site nor None")

@@ -1,0 +1,76 @@
+"""An operator is its parameters, its type rule and its reference meaning."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+__all__ = ["Operator", "interned"]
+
+
+class Operator:
+    """Base of all operators; subclasses are `@attrs.frozen` with their parameters as fields.
+
+    1. Operands are positional values; parameters are plain hashable data on the operator.
+    2. `infer(*avals)` gives the aval of the result (a tuple with `multiple_outputs`), from shapes and dtypes alone.
+    3. `evaluate(xp, *arrays)` computes on raw arrays of the library whose namespace is `xp`.
+    4. Everything else (derivatives, batching) is a rule in a table, see `xform.core.rules`.
+
+    There are no attrs fields on this base: an inherited `__eq__` would make all operators equal.
+
+    >>> import attrs, xform as xf
+    >>> @attrs.frozen
+    ... class Double(xf.Operator):
+    ...     def infer(self, x):
+    ...         return x
+    ...     def evaluate(self, xp, x):
+    ...         return x + x
+    >>> xf.apply(Double(), 3.0)
+    6.0
+    """
+
+    __slots__ = ()
+    multiple_outputs: ClassVar[bool] = False
+    #: never folded, merged, repeated or dropped
+    impure: ClassVar[bool] = False
+    #: reads a property of a value and computes nothing that a derivative could reach (`HostRead`, scopes)
+    attribute_like: ClassVar[bool] = False
+    #: returns its operand itself: a tape shares the operand's slot
+    identity_like: ClassVar[bool] = False
+    #: computes on NumPy arrays and scalars directly, e.g. a ufunc; `evaluate` serves where this is None
+    kernel: ClassVar[Callable[..., Any] | None] = None
+    #: takes operands that live on different devices (`DevicePut`)
+    crosses_devices: ClassVar[bool] = False
+    #: takes a value of a layer that has ended, as its plain value (`StopGradient`, `HostRead`)
+    peels: ClassVar[bool] = False
+    #: its derivative holds for functions that keep to symmetric operands (`Cholesky`) or do not see a choice of vectors
+    #: (`Svd`), so finite differences of the operator alone do not show it
+    only_composed: ClassVar[bool] = False
+    __tree_leaf__ = True
+
+    @property
+    def name(self) -> str:
+        """Name as it appears in messages, profiles and programs."""
+        return type(self).__name__
+
+    def infer(self, *avals: Any) -> Any:
+        """Return the aval of the result; raises `ShapeError` or `DtypeError` where operands do not fit."""
+        msg = f"{self.name} has no infer(self, *avals); write it to trace or batch this operator"
+        raise NotImplementedError(msg)
+
+    def evaluate(self, xp: Any, *arrays: Any) -> Any:
+        """Compute on raw arrays of the array library `xp`."""
+        msg = f"{self.name} has no evaluate(self, xp, *arrays)"
+        raise NotImplementedError(msg)
+
+
+T = TypeVar("T", bound=Operator)
+
+
+def interned(kind: type[T]) -> Callable[..., T]:
+    """Return a constructor that gives the same operator for the same parameters (80 ns instead of 400).
+
+    The memory is bounded: an operator that falls out is made anew, and equal to the old one.
+    """
+    return functools.lru_cache(maxsize=4096, typed=True)(kind)

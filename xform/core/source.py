@@ -1,0 +1,205 @@
+"""The user's line: the nearest frame that is not xform's own; and tracebacks without xform's frames."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import linecache
+import os
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType, TracebackType
+from typing import Any, TypeVar
+
+from xform.core.errors import LayerError
+
+__all__ = [
+    "Site", "boundary", "describe", "hide_frames", "install_hook", "is_internal", "refuse_yield", "user_site"
+]  # fmt: skip
+
+Site = tuple[str, int]
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STACK = _ROOT + os.path.join("core", "stack.py")  # its functions `run` call what a layer defines
+_internal: dict[str, bool] = {}
+
+
+def is_internal(filename: str) -> bool:
+    """Whether a file is xform's own, or a part of the interpreter that only passes calls on.
+
+    >>> is_internal(__file__)
+    True
+    """
+    known = _internal.get(filename)
+    if known is None:
+        name = os.path.basename(filename)
+        known = _internal[filename] = filename.startswith((_ROOT, "<frozen", "<__array_function__")) or (
+            name in ("contextlib.py", "functools.py") and os.sep + "python" in filename
+        )
+    return known
+
+
+def user_frame() -> FrameType | None:
+    """Return the nearest frame of a user's program, or None at the bottom of a thread.
+
+    Frames of xform are passed over, and frames of a layer's own `interpret` or `observe`.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  (the documented way to the caller's frame)
+    while True:
+        while frame is not None and is_internal(frame.f_code.co_filename):
+            frame = frame.f_back
+        above = frame
+        for _ in range(8):  # how deep a hook may call functions of its own; a user's stack may be a thousand frames
+            if above is None or is_internal(above.f_code.co_filename):
+                break
+            above = above.f_back
+        while above is not None and above.f_code.co_filename == _STACK and above.f_code.co_name != "run":
+            above = above.f_back
+        if above is None or above.f_code.co_filename != _STACK:
+            return frame
+        frame = above
+
+
+def user_site() -> Site:
+    """Return file and line of the nearest frame outside xform.
+
+    >>> user_site()[1] > 0
+    True
+    """
+    frame = user_frame()
+    if frame is None:
+        return ("<unknown>", 0)
+    return (frame.f_code.co_filename, frame.f_lineno)
+
+
+def describe(site: Site | None) -> str:
+    """Return `file:line` with the text of the line where it can be found (notebook cells included).
+
+    >>> describe(None)
+    'an unknown line'
+    """
+    if site is None or not site[1]:
+        return "an unknown line"
+    filename, line = site
+    text = linecache.getline(filename, line).strip()
+    shown = os.path.relpath(filename) if os.path.isabs(filename) and filename.startswith(os.getcwd()) else filename
+    return f"{shown}:{line}: {text}" if text else f"{shown}:{line}"
+
+
+def refuse_yield(layer: object, frame: FrameType) -> None:
+    """Raise `LayerError` where a generator enters a layer around a `yield`; `frame` runs the `with` statement.
+
+    Such a layer would stay on the stack of whoever runs the generator. A generator that `contextlib` drives is left in
+    order, and passes.
+    """
+    if not frame.f_code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR):
+        return
+    driver = frame.f_back
+    if driver is not None and os.path.basename(driver.f_code.co_filename) == "contextlib.py":
+        return
+    if _yields_inside(frame.f_code, frame.f_lasti):
+        site = (frame.f_code.co_filename, frame.f_lineno)
+        msg = (
+            f"{layer!r} stands around a yield at {describe(site)}: it would stay on the stack of whoever runs the "
+            "generator. Enter it inside each step, or compute a list inside the block and yield after it"
+        )
+        raise LayerError(msg, layer=layer)
+
+
+def _yields_inside(code: CodeType, position: int) -> bool:
+    """Whether the `with` block that is entered at bytecode `position` holds a yield."""
+    instructions = list(dis.get_instructions(code))
+    enter = next((i.offset for i in instructions if i.offset >= position and i.opname in _ENTER), position)
+    handlers = getattr(dis, "_parse_exception_table")(code)  # noqa: B009  (no public reader of the table)
+    # the block's own entry is the first that starts behind the instruction that enters it
+    starts = sorted((entry for entry in handlers if entry.start > enter), key=lambda entry: (entry.start, -entry.end))
+    if not starts:
+        return False
+    target = starts[0].target
+    block = [entry for entry in handlers if entry.target == target]
+    return any(
+        i.opname == "YIELD_VALUE" and any(entry.start <= i.offset < entry.end for entry in block) for i in instructions
+    )
+
+
+_ENTER = ("BEFORE_WITH", "BEFORE_ASYNC_WITH", "LOAD_SPECIAL")
+
+
+# ------------------------------------------------------------------ tracebacks
+# Three places cut xform's frames out: a layer's __exit__, the boundary of grad and its like, and sys.excepthook for
+# what is left. XFORM_FULL_TRACEBACK=1, read when an error passes, keeps them. The exception stays the same object.
+
+
+def wants_full() -> bool:
+    """Whether tracebacks are to keep xform's own frames."""
+    return os.environ.get("XFORM_FULL_TRACEBACK", "0") not in ("", "0")
+
+
+def hidden(excinfo: object = None) -> bool:
+    """Tell pytest, as a module's `__tracebackhide__`, whether to leave out the module's frames."""
+    return not wants_full()
+
+
+def visible(traceback: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without xform's own frames."""
+    entries = []
+    at = traceback
+    while at is not None:
+        entries.append(at)
+        at = at.tb_next
+    kept = [each for each in entries if not is_internal(each.tb_frame.f_code.co_filename)]
+    if len(kept) == len(entries):
+        return traceback
+    for each in reversed(kept):
+        at = TracebackType(at, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return at
+
+
+def hide_frames(error: BaseException) -> None:
+    """Cut xform's frames out of the traceback of an error, of its causes, and of the members of a group."""
+    if wants_full():
+        return
+    pending: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while pending:
+        each = pending.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.__traceback__ = visible(each.__traceback__)
+        pending += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+
+
+def boundary(fun: F) -> F:
+    """Decorate what users call, so that errors leave it without xform's frames.
+
+    A bare `raise` adds no entry for its own frame, so this one vanishes too.
+    """
+
+    @functools.wraps(fun)
+    def at_boundary(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = hidden
+        try:
+            return fun(*args, **kwargs)
+        except BaseException as error:
+            hide_frames(error)
+            raise
+
+    return at_boundary  # type: ignore[return-value]
+
+
+def install_hook() -> None:
+    """Put a hook before `sys.excepthook` that cuts xform's frames out of what reaches the top; only once."""
+    before = sys.excepthook
+    if getattr(before, "cuts_xform_frames", False):
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if visible(traceback) is not None:  # an error of xform alone is shown whole
+            hide_frames(error)
+        before(kind, error, error.__traceback__)
+
+    hook.cuts_xform_frames = True  # type: ignore[attr-defined]
+    sys.excepthook = hook

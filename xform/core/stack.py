@@ -1,0 +1,399 @@
+"""The stack: `apply`, the layers that interpret, and evaluation at the bottom.
+
+1. `apply(op, *values)` hands the operation to the top of the stack, the layer that was activated last.
+2. While a layer interprets, the cursor stands one lower: what it applies goes to the layer below.
+3. The bottom computes on raw arrays.
+4. The stack is an immutable chain of `Level`s in a `ContextVar`; nothing about a push is stored on the layer, so one
+   layer may be in use in several threads.
+5. Raw in, raw out: a result is tracked only where an operand is, or where a recorder owns it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, ClassVar, Self
+
+from xform.core.bottom import binary, evaluate, unary
+from xform.core.errors import LayerError, LayerOrderError, RuleError
+from xform.core.operator import Operator
+from xform.core.place import place
+from xform.core.source import describe, hide_frames, hidden, refuse_yield, user_site
+from xform.core.value import Value
+
+__all__ = ["BOTTOM", "Level", "Observer", "Rewriter", "Transformation", "apply", "carry", "concrete", "cursor", "stack"]
+
+__tracebackhide__ = hidden
+
+Interpret = Callable[[Operator, tuple[Any, ...]], Any]
+
+
+def apply(op: Operator, *values: Any) -> Any:
+    """Send an operation to the top of the current stack.
+
+    Takes raw arrays of any library, Python numbers and values; returns one value, or a tuple for an operator with
+    several outputs. Raises what the layers and the operator raise; the stack is then as before.
+
+    >>> import numpy as np, xform as xf
+    >>> xf.apply(xf.ops.Sin(), np.zeros(2))
+    array([0., 0.])
+    """
+    return _get().interpret(op, values)
+
+
+class Transformation:
+    """Base of all layers; a user's own layer writes `interpret` and is done.
+
+    1. `interpret(op, values)` runs with the cursor one level lower; the simplest is `return xf.apply(op, *values)`.
+    2. A layer is a context manager and a decorator.
+    3. `effect` says what the layer does to values: `"observes"`, `"faithful"` (other operations, the same values),
+       `"rewrites"` (other values) or `"wraps"` (values of its own). A layer that rewrites is refused below one that
+       differentiates: the derivative would be of the wrong function.
+    4. `above` and `below` name layers (by class name) that must not stand on the other side.
+
+    >>> import xform as xf, xform.numpy as xnp
+    >>> class CosForSin(xf.Transformation):
+    ...     def interpret(self, op, values):
+    ...         return xf.apply(xf.ops.Cos() if op == xf.ops.Sin() else op, *values)
+    >>> with CosForSin():
+    ...     print(float(xnp.sin(0.0)))
+    1.0
+    """
+
+    effect: ClassVar[str] = "rewrites"
+    above: ClassVar[tuple[str, ...]] = ()
+    below: ClassVar[tuple[str, ...]] = ()
+    #: effects that may not stand below this layer
+    refuses: ClassVar[tuple[str, ...]] = ()
+    #: whether values of this layer can only be read any more
+    ended: bool = False
+    __tree_leaf__ = True
+
+    def interpret(self, op: Operator, values: tuple[Any, ...]) -> Any:
+        """Give the operation its meaning; operations sent from here go to the layer below."""
+        msg = f"{type(self).__name__} must define interpret(self, op, values)"
+        raise NotImplementedError(msg)
+
+    def bind(self, below: Level) -> Interpret:
+        """Return the function that interprets above `below`; built-in hot layers override this."""
+        interpret = self.interpret
+        name = type(self).__name__
+
+        def run(op: Operator, values: tuple[Any, ...]) -> Any:
+            here = _get()
+            _set(below)
+            try:
+                out = interpret(op, values)
+            finally:
+                _set(here)
+            if out is None:
+                msg = f"{name}.interpret returned None for {op!r}; return xf.apply(op, *values), or a value"
+                raise RuleError(msg, op=op, layer=self)
+            return out
+
+        return run
+
+    def place_on(self, below: Level) -> Level:
+        """Return the level of this layer on top of `below`."""
+        return Level(self, below, self.bind(below))
+
+    def unwrap(self, value: Any) -> Any:
+        """Return the value as the layer below knows it."""
+        return value.data if isinstance(value, Value) and value.owner is self else value
+
+    def on_register(self) -> None:
+        """Run when the layer is pushed, with the cursor below it."""
+
+    def on_unregister(self) -> None:
+        """Run when the layer was popped; an exception here does not stop the pop."""
+
+    def __enter__(self) -> Self:
+        push(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            hide_frames(error)
+        pop(self)
+
+    def __call__(self, fun: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate a function: array leaves of its arguments are lifted, its results lowered."""
+        return decorate(self, fun)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class Rewriter(Transformation):
+    """A layer that replaces operations: `rewrite(op, values)` returns the result, or `NotImplemented` to pass on.
+
+    >>> import xform as xf, xform.numpy as xnp
+    >>> class Square(xf.Rewriter):
+    ...     def rewrite(self, op, values):
+    ...         return values[0] * values[0] if op == xf.ops.Sin() else NotImplemented
+    >>> with Square():
+    ...     xnp.sin(3.0)
+    9.0
+    """
+
+    def rewrite(self, op: Operator, values: tuple[Any, ...]) -> Any:
+        """Return the result of the operation, or `NotImplemented`."""
+        raise NotImplementedError
+
+    def interpret(self, op: Operator, values: tuple[Any, ...]) -> Any:
+        """Rewrite the operation, or send it on as it is."""
+        out = self.rewrite(op, values)
+        return apply(op, *values) if out is NotImplemented else out
+
+
+class Observer(Transformation):
+    """A layer that watches: it changes no operation and no value.
+
+    A simple one writes `observe(op, inputs, outputs)`; the full protocol is `before`, `after`, `failed`. Hooks run with
+    the cursor below. An observer that saw no operation warns when it is left.
+
+    >>> import xform as xf, xform.numpy as xnp
+    >>> class Names(xf.Observer):
+    ...     def observe(self, op, inputs, outputs):
+    ...         print(op.name)
+    >>> with Names():
+    ...     y = xnp.sin(xf.array(0.0)) + 1.0
+    Sin
+    Add
+    """
+
+    effect = "observes"
+
+    def before(self, op: Operator, inputs: tuple[Any, ...]) -> Any:
+        """Run before the operation; what it returns is given to `after` and `failed`."""
+
+    def after(self, token: Any, op: Operator, inputs: tuple[Any, ...], outputs: Any) -> None:
+        """Run after the operation; `outputs` is one value, or a tuple for several."""
+        self.observe(op, inputs, outputs)
+
+    def failed(self, token: Any, op: Operator, inputs: tuple[Any, ...], error: BaseException) -> None:
+        """Run when the operation raised."""
+
+    def observe(self, op: Operator, inputs: tuple[Any, ...], outputs: Any) -> None:
+        """See one finished operation."""
+
+    def bind(self, below: Level) -> Interpret:
+        """Return the function that calls the hooks around the operation."""
+        before, after, failed, interpret = self.before, self.after, self.failed, below.interpret
+        seen: list[bool] = []  # of this push alone: the layer may be in use elsewhere
+
+        def run(op: Operator, values: tuple[Any, ...]) -> Any:
+            here = _get()
+            _set(below)
+            if not seen:
+                seen.append(True)
+            try:
+                token = before(op, values)
+                try:
+                    out = interpret(op, values)
+                except BaseException as error:
+                    failed(token, op, values, error)
+                    raise
+                after(token, op, values, out)
+            finally:
+                _set(here)
+            return out
+
+        vars(run)["seen"] = seen
+        return run
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        level = _get()
+        super().__exit__(kind, error, traceback)
+        if error is None and level.layer is self and not getattr(level.interpret, "seen", True):
+            warnings.warn(
+                f"{self!r} saw no operation: raw NumPy arrays compute past the stack. Track the inputs with "
+                "xf.array(x), or decorate the function with the layer",
+                UserWarning,
+                stacklevel=2,
+            )
+
+
+# ------------------------------------------------------------------ places
+
+
+class Level:
+    """A place in the stack: a layer, what stands below it, and the function that interprets there.
+
+    `unary(op, x)` and `binary(op, x, y)` are the same function without the tuple of operands; a hot layer gives its own
+    (W1 value and gradient: 0.28 x hand-written NumPy).
+    """
+
+    __slots__ = ("below", "binary", "interpret", "layer", "unary")
+
+    def __init__(
+        self,
+        layer: Transformation | None,
+        below: Level | None,
+        interpret: Interpret,
+        unary: Callable[[Operator, Any], Any] | None = None,
+        binary: Callable[[Operator, Any, Any], Any] | None = None,
+    ) -> None:
+        self.layer = layer
+        self.below = below
+        self.interpret = interpret
+        self.unary = unary or (lambda op, x: interpret(op, (x,)))
+        self.binary = binary or (lambda op, x, y: interpret(op, (x, y)))
+
+
+BOTTOM = Level(None, None, evaluate, unary, binary)
+
+#: the current place; `default` makes `get` unable to fail
+cursor: ContextVar[Level] = ContextVar("xform stack", default=BOTTOM)
+_get = cursor.get
+_set = cursor.set
+
+
+# ------------------------------------------------------------------ push, pop, look
+
+
+def levels(level: Level | None = None) -> list[Level]:
+    """Return the levels from the given one (default: the cursor) down to, not including, the bottom."""
+    found = []
+    at: Level = _get() if level is None else level
+    while at.below is not None:
+        found.append(at)
+        at = at.below
+    return found
+
+
+def stack() -> tuple[Transformation, ...]:
+    """Return the active layers, top first.
+
+    >>> import xform as xf
+    >>> with xf.Profile() as profile, xf.named_scope("a"):
+    ...     xf.stack() == (profile,)
+    True
+    """
+    return tuple(level.layer for level in levels() if level.layer is not None)
+
+
+def push(layer: Transformation) -> Level:
+    """Push a layer on top of the current stack; raises `LayerError` where it may not stand."""
+    refuse_yield(layer, sys._getframe(2))  # noqa: SLF001  (who runs `with layer:`)
+    below = _get()
+    check_place(layer, below)
+    layer.on_register()
+    level = layer.place_on(below)
+    _set(level)
+    return level
+
+
+def check_place(layer: Transformation, below: Level) -> None:
+    """Raise `LayerError` where `layer` may not stand on top of `below`."""
+    name = type(layer).__name__
+    for level in levels(below):
+        other = level.layer
+        other_name = type(other).__name__
+        if other is layer:
+            msg = f"{layer!r} is on this stack already; make another {name}() for a second one"
+            raise LayerError(msg, layer=layer)
+        if other is None:
+            continue
+        if other.effect in layer.refuses:
+            refuse_rewriter(layer, other)
+        if other_name in layer.below or name in other.above:
+            msg = f"{layer!r} must stand below {other!r}: enter it first"
+            raise LayerError(msg, layer=layer, other=other)
+
+
+def refuse_rewriter(layer: Transformation, other: Transformation) -> None:
+    """Raise for a layer that rewrites below one that differentiates."""
+    name, other_name = type(layer).__name__, type(other).__name__
+    msg = (
+        f"{other!r} rewrites values below {layer!r}, which would record the operations as they were before the rewriting: "
+        f"derivatives would be of the wrong function. Decorate the function instead, so that {other_name} "
+        f"stands above {name}: grad(layer(f)) with layer = {other_name}()"
+    )
+    raise LayerError(msg, layer=layer, other=other)
+
+
+def check_rewriters(layer: Transformation) -> None:
+    """Raise `LayerError` when the current stack holds a layer that `layer` refuses to compute above."""
+    for level in levels():
+        if level.layer is not None and level.layer is not layer and level.layer.effect in layer.refuses:
+            refuse_rewriter(layer, level.layer)
+
+
+def pop(layer: Transformation) -> None:
+    """Leave a layer: the stack becomes what was below it, whatever was raised."""
+    at = _get()
+    if at.layer is layer:
+        assert at.below is not None  # noqa: S101  (only the bottom has none, and it has no layer)
+        _set(at.below)
+        _unregister(layer)
+        return
+    for level in levels():
+        if level.layer is layer and level.below is not None:
+            _set(level.below)
+            _unregister(layer)
+            msg = f"{layer!r} was left while {at.layer!r} stood above it; leave layers in reverse order of entering"
+            raise LayerOrderError(msg, layer=layer, other=at.layer)
+    msg = f"{layer!r} was left, but it is not on this stack (line {describe(user_site())})"
+    raise LayerOrderError(msg, layer=layer)
+
+
+def _unregister(layer: Transformation) -> None:
+    try:
+        layer.on_unregister()
+    except Exception as error:  # noqa: BLE001  (it must never stop the pop)
+        warnings.warn(f"{layer!r}.on_unregister raised {error!r}", UserWarning, stacklevel=3)
+
+
+def carry(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Bind a function to the current stack, for a thread pool or a task.
+
+    >>> import threading, numpy as np, xform as xf
+    >>> with xf.Profile() as profile:
+    ...     work = xf.carry(lambda: xf.array(1.0) + 1.0)
+    ...     thread = threading.Thread(target=work); thread.start(); thread.join()
+    >>> profile.calls("Add")
+    1
+    """
+    level, here = _get(), place.get()
+
+    @functools.wraps(fun)
+    def carried(*args: Any, **kwargs: Any) -> Any:
+        before, was = _get(), place.get()
+        _set(level)
+        place.set(here)
+        try:
+            return fun(*args, **kwargs)
+        finally:
+            _set(before)
+            place.set(was)
+
+    return carried
+
+
+def concrete(value: Any) -> Any:
+    """Peel a value to the raw array beneath, or give None where there is none (an abstract value).
+
+    >>> import xform as xf
+    >>> concrete(xf.array(2.0))
+    2.0
+    """
+    while isinstance(value, Value):
+        value = value.data
+    return value
+
+
+_decorators: list[Callable[[Transformation, Callable[..., Any]], Callable[..., Any]]] = []
+
+
+def decorate(layer: Transformation, fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Make `layer(fun)`; how arguments are lifted is installed by `xform.layers`, which knows containers."""
+    return _decorators[-1](layer, fun)
+
+
+def set_decorator(make: Callable[[Transformation, Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Install what `layer(fun)` does."""
+    _decorators[:] = [make]

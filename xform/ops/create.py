@@ -1,0 +1,72 @@
+"""Arrays like another value: of its shape, dtype and device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+
+from xform.core.aval import Aval
+from xform.core.backend import SCALAR_TYPES
+from xform.core.operator import Operator, interned
+from xform.core.rules import batch_rule, jvp_rule, vjp_rule
+from xform.core.stack import apply
+
+__all__ = ["FullLike", "ones_like", "zeros", "zeros_like"]
+
+
+@attrs.frozen
+class FullLike(Operator):
+    """An array of one number, of the shape, dtype and device of the operand."""
+
+    fill: float | complex
+    dtype: str | None = None
+
+    def infer(self, x: Aval) -> Aval:
+        """The operand's shape."""
+        return Aval(x.shape, x.dtype if self.dtype is None else np.dtype(self.dtype), x.weak and self.dtype is None)
+
+    def evaluate(self, xp: Any, x: Any) -> Any:
+        """Make the array; of a Python number, a Python number."""
+        if self.dtype is None and type(x) in SCALAR_TYPES:
+            return type(x)(self.fill)
+        if xp is not np:
+            return xp.full_like(x, self.fill, dtype=None if self.dtype is None else getattr(xp, self.dtype))
+        x = np.asarray(x)
+        dtype = x.dtype if self.dtype is None else self.dtype
+        return np.full(x.shape, self.fill, dtype) if self.fill else np.zeros(x.shape, dtype)
+
+
+make_full_like = interned(FullLike)
+vjp_rule.none(FullLike, why="its numbers do not depend on the operand's")
+jvp_rule.none(FullLike, why="its numbers do not depend on the operand's")
+
+
+@batch_rule(FullLike)
+def full_like_batch(op: FullLike, size: int, values: tuple[Any, ...], axes: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The same, of the batched operand."""
+    return apply(op, values[0]), axes[0]
+
+
+def zeros(shape: Any, dtype: Any) -> Any:
+    """Return raw zeros of a shape."""
+    return np.zeros(shape, dtype)
+
+
+def zeros_like(x: Any, dtype: Any = None) -> Any:
+    """Return zeros of the shape, dtype and device of `x`.
+
+    >>> zeros_like(np.ones(2))
+    array([0., 0.])
+    """
+    return apply(make_full_like(0, None if dtype is None else np.dtype(dtype).name), x)
+
+
+def ones_like(x: Any, dtype: Any = None) -> Any:
+    """Return ones of the shape, dtype and device of `x`.
+
+    >>> ones_like(np.zeros(2))
+    array([1., 1.])
+    """
+    return apply(make_full_like(1, None if dtype is None else np.dtype(dtype).name), x)

@@ -1,0 +1,69 @@
+"""Differences of neighbours, and the integral by the trapezoidal rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from xform import ops  # names of other families are looked up when a function runs
+from xform.core.aval import aval_of
+from xform.core.backend import SCALAR_TYPES
+from xform.core.errors import ShapeError
+from xform.core.rules import like_of
+from xform.ops import shapes
+from xform.ops.cumulative import part_along
+from xform.ops.reductions import ndim_of, one_axis
+
+__all__ = ["diff", "trapezoid"]
+
+
+def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    """Differences of neighbours along an axis, `n` times; booleans give "unequal".
+
+    Raises `ShapeError` for a number, or a negative `n`.
+
+    >>> diff(np.array([1.0, 4.0, 9.0]))
+    array([3., 5.])
+    """
+    ndim = ndim_of(x)
+    if ndim == 0 or n < 0:
+        msg = f"diff: takes an array of at least one axis and n >= 0, got {aval_of(x)!r} and n={n}"
+        raise ShapeError(msg, n=n)
+    at = one_axis(axis, ndim, "diff")
+    if n and not (prepend is None and append is None):
+        parts = [_edge(prepend, x, at), x, _edge(append, x, at)]
+        x = ops.concatenate([part for part in parts if part is not None], axis=at)
+    unequal = aval_of(x).dtype.kind == "b"
+    for _ in range(n):
+        later, earlier = ops.getitem(x, part_along(ndim, at, 1, None)), ops.getitem(x, part_along(ndim, at, None, -1))
+        x = ops.not_equal(later, earlier) if unequal else later - earlier
+    return x
+
+
+def _edge(value: Any, x: Any, axis: int) -> Any:
+    """Give a number that is put before or behind the shape that it needs there; it is as strong as in NumPy."""
+    if value is None or ndim_of(value):
+        return value
+    part = ops.getitem(x, part_along(ndim_of(x), axis, None, 1))
+    if type(value) in SCALAR_TYPES:
+        return ops.zeros_like(part, np.asarray(value).dtype) + value
+    return ops.broadcast_like(value, like_of(part))
+
+
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    """Integral along an axis by the trapezoidal rule, over points `x` or at distance `dx`.
+
+    >>> trapezoid(np.array([1.0, 2.0, 3.0]))
+    np.float64(4.0)
+    """
+    ndim = ndim_of(y)
+    at = one_axis(axis, ndim, "trapezoid")
+    if x is None:
+        step = dx
+    elif ndim_of(x) == 1:
+        step = shapes.expand_dims(diff(x), tuple(range(1, ndim - at))) if ndim - at > 1 else diff(x)
+    else:
+        step = diff(x, axis=axis)
+    later, earlier = ops.getitem(y, part_along(ndim, at, 1, None)), ops.getitem(y, part_along(ndim, at, None, -1))
+    return ops.sum(step * (later + earlier) / 2.0, axis=at)

@@ -1,0 +1,367 @@
+"""Spread and location: variance, standard deviation, log-sum-exp, median, quantile, average."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attrs
+import numpy as np
+
+from xform import ops  # names of other families are looked up when a function runs
+from xform.core.aval import Aval, aval_of, result_dtype
+from xform.core.errors import OperandError, ShapeError
+from xform.core.rules import batch_rule, jvp_rule, like_of, partials, vjp_rule
+from xform.core.stack import apply
+from xform.ops import shapes
+from xform.ops.base import Binary, elementwise_batch
+from xform.ops.broadcast import astype, broadcast_like
+from xform.ops.reductions import (
+    Batched,
+    Mean,
+    Reduction,
+    cast_back,
+    count_of,
+    make_sum,
+    ndim_of,
+    normalized_axes,
+    one_axis,
+    reduce,
+    reduction_batch,
+    whole,
+)
+
+__all__ = [
+    "Constant", "ExpDifference", "LogSumExp", "Std", "Var", "average", "logsumexp", "median", "quantile", "std", "var",
+]  # fmt: skip
+
+
+# ------------------------------------------------------------------ variance and standard deviation
+
+
+@attrs.frozen
+class Spread(Reduction):
+    """Base of `Var` and `Std`; sums are divided by the number of elements minus `correction`."""
+
+    correction: float = 0
+
+    def dtype_of(self, x: Aval) -> np.dtype[Any]:
+        """Real; integers and booleans give float64."""
+        if x.dtype.kind in "biu":
+            return np.dtype(float)
+        return np.zeros((), x.dtype).real.dtype
+
+
+class Var(Spread):
+    """The variance along some axes: the mean of the squared distances from the mean."""
+
+    __slots__ = ()
+
+    def evaluate(self, xp: Any, x: Any) -> Any:
+        """Compute on raw arrays."""
+        if xp is np:
+            return np.var(x, axis=self.axis, ddof=self.correction, keepdims=self.keepdims)
+        if xp.isdtype(x.dtype, "complex floating"):
+            return self.evaluate(xp, xp.real(x)) + self.evaluate(xp, xp.imag(x))
+        x = x if xp.isdtype(x.dtype, "real floating") else xp.astype(x, xp.float64)
+        return xp.var(x, axis=self.axis, correction=self.correction, keepdims=self.keepdims)
+
+
+class Std(Spread):
+    """The standard deviation along some axes: the square root of the variance."""
+
+    __slots__ = ()
+
+    def evaluate(self, xp: Any, x: Any) -> Any:
+        """Compute on raw arrays."""
+        if xp is np:
+            return np.std(x, axis=self.axis, ddof=self.correction, keepdims=self.keepdims)
+        return xp.sqrt(Var(self.axis, self.keepdims, self.correction).evaluate(xp, x))
+
+
+class Constant(Reduction):
+    """Whether all elements along some axes are equal, so that they do not spread; the axes are kept."""
+
+    __slots__ = ()
+
+    def infer(self, x: Aval) -> Aval:
+        """A boolean."""
+        shape = tuple(1 if i in self.axis else n for i, n in enumerate(x.shape))
+        return Aval(shape, np.dtype(bool))
+
+    def evaluate(self, xp: Any, x: Any) -> Any:
+        """Compare with the first."""
+        x = np.asarray(x) if xp is np else x
+        first = x[tuple(slice(0, 1) if i in self.axis else slice(None) for i in range(x.ndim))]
+        return xp.all(x == first, axis=self.axis, keepdims=True)
+
+
+batch_rule(Var, Std)(reduction_batch)
+vjp_rule.none(Constant, why="its result is boolean")
+jvp_rule.none(Constant, why="its result is boolean")
+
+
+@batch_rule(Constant)
+def constant_batch(op: Constant, size: int, values: tuple[Any, ...], axes: tuple[Any, ...]) -> Batched:
+    """Shift the axes past the batch axis, which keeps its place."""
+    return apply(Constant(tuple(i + (i >= axes[0]) for i in op.axis)), values[0]), axes[0]
+
+
+def slope(op: Spread, x: Any, out: Any) -> Any:
+    """Return the derivative by each element: of the variance `2 (x - mean) / n`, of its root that over `2 out`.
+
+    The root has derivative 0 where all elements are equal. By JAX's convention for complex numbers it is conjugate.
+    """
+    like = like_of(x)
+    distance = x - apply(Mean(op.axis, keepdims=True), x)
+    if aval_of(x).dtype.kind == "c":
+        distance = ops.conj(distance)
+    count = count_of(like, op.axis) - op.correction
+    if isinstance(op, Var):
+        return distance * (2.0 / count)
+    flat = apply(Constant(op.axis), x)
+    root = ops.where(flat, 1, whole(out, op, like))
+    return ops.where(flat, 0, distance) / (root * count)
+
+
+@vjp_rule(Var, Std)
+def spread_vjp(op: Spread, needed: tuple[bool, ...], x: Any) -> tuple[Any, Any]:
+    """Pull away from the mean."""
+    out = apply(op, x)
+    return out, lambda t: (whole(t, op, like_of(x)) * slope(op, x, out),)
+
+
+@jvp_rule(Var, Std)
+def spread_jvp(op: Spread, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Add up the tangents along the distances from the mean."""
+    (x,), (t,) = primals, tangents
+    out = apply(op, x)
+    if t is None:
+        return out, None
+    part = slope(op, x, out) * t
+    return out, apply(make_sum(op.axis, op.keepdims), ops.real(part) if aval_of(part).dtype.kind == "c" else part)
+
+
+# ------------------------------------------------------------------ log-sum-exp
+
+
+class ExpDifference(Binary):
+    """`exp(x - y)`, and 0 where both are -inf: the share of x in a sum whose logarithm is y."""
+
+    def infer(self, x: Aval, y: Aval) -> Aval:  # type: ignore[override]
+        """As a difference."""
+        return Aval(self.broadcast(x, y), result_dtype(x, y))
+
+    def evaluate(self, xp: Any, x: Any, y: Any) -> Any:
+        """Subtract and exponentiate."""
+        if xp is not np:
+            nothing = (xp.real(y) if xp.isdtype(y.dtype, "complex floating") else y) == -math.inf
+            return xp.exp(x - xp.where(nothing, xp.zeros_like(y), y))
+        nothing = np.equal(np.real(y), -math.inf)
+        if nothing.any():
+            y = np.where(nothing, np.zeros((), y.dtype), y)
+        return np.exp(np.subtract(x, y))
+
+
+batch_rule(ExpDifference)(elementwise_batch)
+partials(ExpDifference, lambda t, out: t * out, lambda t, out: -t * out)
+
+
+class LogSumExp(Reduction):
+    """The logarithm of the sum of exponentials along some axes."""
+
+    __slots__ = ()
+
+    def dtype_of(self, x: Aval) -> np.dtype[Any]:
+        """Integers and booleans give float64."""
+        return np.dtype(float) if x.dtype.kind in "biu" else x.dtype
+
+    def evaluate(self, xp: Any, x: Any) -> Any:
+        """Take the largest element out first, where it is finite."""
+        if xp is np:
+            x = np.asarray(x, self.dtype_of(aval_of(x)))
+        elif not xp.isdtype(x.dtype, ("real floating", "complex floating")):
+            x = xp.astype(x, xp.float64)
+        real = xp.real(x) if aval_of(x).dtype.kind == "c" else x
+        if 0 in x.shape and 0 in [x.shape[i] for i in self.axis]:
+            return xp.sum(x, axis=self.axis, keepdims=self.keepdims) - math.inf
+        largest = xp.max(real, axis=self.axis, keepdims=True)
+        largest = xp.where(xp.isfinite(largest), largest, xp.zeros_like(largest))
+        total = xp.sum(xp.exp(x - largest), axis=self.axis, keepdims=self.keepdims)
+        if not self.keepdims:
+            largest = xp.reshape(largest, tuple(total.shape))
+        if xp is not np:
+            return xp.log(total) + largest
+        with np.errstate(divide="ignore"):  # the logarithm of 0 is -inf here, and no accident
+            return np.log(total) + largest
+
+
+batch_rule(LogSumExp)(reduction_batch)
+
+
+def weights(op: LogSumExp, x: Any, out: Any) -> Any:
+    """Return the share of each element in the sum."""
+    return apply(ExpDifference(), x, whole(out, op, like_of(x)))
+
+
+@vjp_rule(LogSumExp)
+def logsumexp_vjp(op: LogSumExp, needed: tuple[bool, ...], x: Any) -> tuple[Any, Any]:
+    """Give each element its share; where all are -inf, nothing."""
+    out = apply(op, x)
+    return out, lambda t: (whole(t, op, like_of(x)) * weights(op, x, out),)
+
+
+@jvp_rule(LogSumExp)
+def logsumexp_jvp(op: LogSumExp, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Add up the tangents by their shares."""
+    (x,), (t,) = primals, tangents
+    out = apply(op, x)
+    return out, None if t is None else apply(make_sum(op.axis, op.keepdims), t * weights(op, x, out))
+
+
+# ------------------------------------------------------------------ functions
+
+
+def var(
+    x: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    ddof: float = 0,
+    keepdims: Any = False,
+    *,
+    correction: float | None = None,
+) -> Any:
+    """Variance along axes; sums are divided by n - `ddof` (or `correction`, its name in the array API standard).
+
+    Raises `IndexOperandError` for an axis that is out of bounds.
+
+    >>> var(np.array([1.0, 3.0]))
+    np.float64(1.0)
+    """
+    return _spread(Var, x, axis, dtype, keepdims, _correction("var", ddof, correction))
+
+
+def std(
+    x: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    ddof: float = 0,
+    keepdims: Any = False,
+    *,
+    correction: float | None = None,
+) -> Any:
+    """Standard deviation along axes; its derivative is 0 where all elements are equal.
+
+    Raises `IndexOperandError` for an axis that is out of bounds.
+
+    >>> std(np.array([1.0, 3.0]))
+    np.float64(1.0)
+    """
+    return _spread(Std, x, axis, dtype, keepdims, _correction("std", ddof, correction))
+
+
+def _correction(name: str, ddof: float, correction: float | None) -> float:
+    if correction is not None and ddof:
+        msg = f"{name}: ddof and correction are two names of one number; give one of them"
+        raise OperandError(msg)
+    return ddof if correction is None else correction
+
+
+def _spread(kind: type[Spread], x: Any, axis: Any, dtype: Any, keepdims: Any, correction: float) -> Any:  # noqa: PLR0917
+    if dtype is not None:
+        x = astype(x, dtype)
+    axes = normalized_axes(axis, ndim_of(x), kind.__name__)
+    out = apply(kind(axes, bool(keepdims), correction), x)
+    return out if dtype is None else cast_back(out, ops.real(np.zeros((), dtype)).dtype)
+
+
+def logsumexp(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    """Logarithm of the sum of exponentials along axes, without overflow; of nothing, or of -inf alone, it is -inf.
+
+    Raises `IndexOperandError` for an axis that is out of bounds.
+
+    >>> logsumexp(np.array([1000.0, 1000.0]))
+    np.float64(1000.6931471805599)
+    """
+    return reduce(LogSumExp, x, axis, keepdims)
+
+
+def average(x: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = False) -> Any:
+    """Average along axes, weighted by `weights`: of the shape of `x`, or one number per element of the one axis.
+
+    Raises `ShapeError` where the weights have another shape.
+
+    >>> average(np.array([1.0, 3.0]), weights=np.array([3.0, 1.0]))
+    np.float64(1.5)
+    """
+    if weights is None:
+        return ops.mean(x, axis, None, keepdims)
+    shape, given = aval_of(x).shape, aval_of(weights).shape
+    if given != shape:
+        if len(given) != 1 or not isinstance(axis, int) or given[0] != shape[one_axis(axis, len(shape), "average")]:
+            msg = f"average: weights of shape {given} do not fit an array of shape {shape} with axis={axis}"
+            raise ShapeError(msg)
+        at = one_axis(axis, len(shape), "average")
+        weights = shapes.reshape(weights, (1,) * at + (-1,) + (1,) * (len(shape) - at - 1))
+        weights = broadcast_like(weights, like_of(x))
+    return ops.sum(x * weights, axis, None, keepdims) / ops.sum(weights, axis, None, keepdims)
+
+
+def median(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    """Median along axes: the middle element, or the mean of the two in the middle; NaN where there is one.
+
+    Raises `ShapeError` where there is no element.
+
+    >>> median(np.array([3.0, 1.0, 2.0, 10.0]))
+    np.float64(2.5)
+    """
+    return quantile(x, 0.5, axis, keepdims)
+
+
+def quantile(x: Any, q: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    """Quantiles along axes, with linear interpolation; `q` are plain numbers from 0 to 1, their axis comes first.
+
+    Raises `ShapeError` where there is no element, `OperandError` for a `q` outside 0 to 1.
+
+    >>> quantile(np.array([1.0, 2.0, 3.0]), 0.25)
+    np.float64(1.5)
+    """
+    if aval_of(x).dtype.kind in "biu":
+        x = astype(x, float)
+    axes = normalized_axes(axis, ndim_of(x), "quantile")
+    ordered, length = _sorted_last(x, axes)
+    points = np.asarray(q, float)
+    if not ((points >= 0) & (points <= 1)).all():
+        msg = f"quantile: q must lie between 0 and 1, got {q}"
+        raise OperandError(msg, q=q)
+    out = [_interpolated(ordered, float(point) * (length - 1)) for point in points.ravel()]
+    if keepdims:
+        out = [shapes.expand_dims(each, axes) for each in out]
+    if points.ndim == 0:
+        return out[0]
+    stacked = ops.stack(out)
+    return shapes.reshape(stacked, (*points.shape, *aval_of(stacked).shape[1:])) if points.ndim > 1 else stacked
+
+
+def _sorted_last(x: Any, axes: tuple[int, ...]) -> tuple[Any, int]:
+    """Sort the elements of the axes, joined into one in front, and return how many they are."""
+    shape = aval_of(x).shape
+    kept = tuple(i for i in range(len(shape)) if i not in axes)
+    length = math.prod([shape[i] for i in axes])  # type: ignore[misc]
+    if length == 0:
+        msg = f"quantile: shape {shape} has no element along axes {axes}"
+        raise ShapeError(msg)
+    joined = shapes.reshape(shapes.transpose(x, (*axes, *kept)), (length, *[shape[i] for i in kept]))
+    return ops.sort(joined, axis=0), length
+
+
+def _interpolated(ordered: Any, position: float) -> Any:
+    """Return the element at a position between two, or NaN where the last one is."""
+    low = math.floor(position)
+    share = position - low
+    out = ops.getitem(ordered, low)
+    if share:
+        out = out * (1.0 - share) + ops.getitem(ordered, low + 1) * share
+    last = ops.getitem(ordered, -1)
+    out = ops.where(ops.not_equal(last, last), last, out)
+    return out[()] if type(out) is np.ndarray else out

@@ -1,0 +1,256 @@
+"""A Program: recorded operations as plain data, which prints and runs through `apply`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from xform import tree
+from xform.core.aval import Aval, aval_of
+from xform.core.backend import SCALAR_TYPES, is_raw
+from xform.core.errors import GradientError, ProgramError, ShapeError
+from xform.core.operator import Operator
+from xform.core.place import Place, place
+from xform.core.source import Site, describe
+from xform.core.stack import BOTTOM, apply, cursor
+from xform.core.value import Array, Value
+
+__all__ = ["Constant", "Equation", "Literal", "Program", "Variable"]
+
+
+@attrs.define(eq=False, repr=False)
+class Variable:
+    """A value of a program: where it stands in the environment, and its aval."""
+
+    index: int
+    aval: Aval
+    __tree_leaf__ = True
+
+    def __repr__(self) -> str:
+        return f"{letters(self.index)}: {self.aval!r}"
+
+
+@attrs.define(eq=False)
+class Constant(Variable):
+    """A captured outside array (held, not copied), or a value of a layer that was active while recording."""
+
+    value: Any = None
+
+
+@attrs.frozen
+class Literal:
+    """A Python number in the text of a program."""
+
+    value: Any
+    __tree_leaf__ = True
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+@attrs.frozen(eq=False)
+class Equation:
+    """One recorded operation, with the scopes and the line it came from."""
+
+    op: Operator
+    inputs: tuple[Variable | Literal, ...]
+    outputs: tuple[Variable, ...]
+    scopes: tuple[str, ...] = ()
+    phase: str = "forward"
+    site: Site | None = None
+    __tree_leaf__ = True
+
+
+class Program:
+    """Inputs, equations, outputs, constants; with the containers of the function it was recorded from.
+
+    `program(*args)` runs it through `apply`, so that every transformation composes with it; `program.eval(*args)` runs
+    it at the bottom alone. Raises `ShapeError` for arguments of another shape or dtype than recorded.
+
+    >>> import numpy as np, xform as xf, xform.numpy as xnp
+    >>> program = xf.make_program(lambda x: xnp.sin(x) * 2.0)(np.ones(3))
+    >>> print(program)
+    program(a: float64[3]):
+      b: float64[3] = Sin(a)
+      c: float64[3] = Mul(b, 2.0)
+      return c
+    >>> program(np.zeros(3))
+    array([0., 0., 0.])
+    """
+
+    __tree_leaf__ = True
+
+    def __init__(
+        self,
+        inputs: Sequence[Variable],
+        equations: Sequence[Equation],
+        outputs: Sequence[Variable | Literal],
+        *,
+        structures: tuple[Any, Any] | None = None,
+    ) -> None:
+        self.inputs = tuple(inputs)
+        self.equations = tuple(equations)
+        self.outputs = tuple(outputs)
+        self.in_structure, self.out_structure = (None, None) if structures is None else structures
+        self.constants = tuple(_constants(self.equations, self.outputs))
+        self._size = 1 + max((v.index for v in self.variables()), default=-1)
+        self._dead = _last_uses(self.equations, self.outputs)
+
+    def variables(self) -> Iterator[Variable]:
+        """Yield all variables: inputs, constants, results."""
+        yield from self.inputs
+        yield from self.constants
+        for equation in self.equations:
+            yield from equation.outputs
+
+    @property
+    def in_avals(self) -> tuple[Aval, ...]:
+        """The avals of the flat inputs."""
+        return tuple(variable.aval for variable in self.inputs)
+
+    @property
+    def out_avals(self) -> tuple[Aval, ...]:
+        """The avals of the flat outputs."""
+        return tuple(aval_of(out.value) if isinstance(out, Literal) else out.aval for out in self.outputs)
+
+    def __call__(self, *args: Any) -> Any:
+        """Run through `apply`; takes and returns what the recorded function did."""
+        flat = self._flat(args)
+        keep = any(isinstance(leaf, Value) for leaf in flat)
+        results = self.run(flat)
+        if not keep:
+            results = [r.data if type(r) is Array else r for r in results]
+        if self.out_structure is None:
+            return results[0] if len(results) == 1 else tuple(results)
+        return tree.unflatten(self.out_structure, results)
+
+    def eval(self, *args: Any) -> Any:
+        """Run on raw arrays at the bottom, past all layers."""
+        here = cursor.get()
+        cursor.set(BOTTOM)
+        try:
+            return self(*args)
+        finally:
+            cursor.set(here)
+
+    def _flat(self, args: tuple[Any, ...]) -> list[Any]:
+        flat, structure = tree.flatten(args)
+        if self.in_structure is not None and structure != self.in_structure:
+            msg = f"the program takes arguments of structure {self.in_structure}, got {structure}"
+            raise ProgramError(msg, program=self)
+        return flat
+
+    def run(self, flat: Sequence[Any]) -> list[Any]:
+        """Run on a flat list of inputs; returns the flat outputs."""
+        if len(flat) != len(self.inputs):
+            msg = f"the program takes {len(self.inputs)} inputs, got {len(flat)}"
+            raise ProgramError(msg, program=self)
+        environment: list[Any] = [None] * self._size
+        for position, (variable, value) in enumerate(zip(self.inputs, flat, strict=True)):
+            check_input(position, variable.aval, value)
+            environment[variable.index] = value
+        for constant in self.constants:
+            environment[constant.index] = constant.value
+        start = place.get()
+        try:
+            for equation, dead in zip(self.equations, self._dead, strict=True):
+                self._step(equation, environment, start)
+                for index in dead:
+                    environment[index] = None
+        finally:
+            place.set(start)
+        return [out.value if isinstance(out, Literal) else environment[out.index] for out in self.outputs]
+
+    @staticmethod
+    def _step(equation: Equation, environment: list[Any], start: Place) -> None:
+        op = equation.op
+        values = [v.value if type(v) is Literal else environment[v.index] for v in equation.inputs]  # type: ignore[union-attr]
+        if cursor.get() is not BOTTOM or op.impure:
+            phase = "backward" if "backward" in (start.phase, equation.phase) else "forward"
+            place.set(Place((*start.scopes, *equation.scopes), phase, equation.site, start.loop, start.iteration))
+        found = apply(op, *values)
+        if not op.multiple_outputs:
+            found = (found,)
+        for variable, value in zip(equation.outputs, found, strict=False):
+            environment[variable.index] = value
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def text(self, *, lines: bool = False) -> str:
+        """Return the program as text; with `lines`, each equation with its scope and source line."""
+        shown = [f"program({', '.join(map(repr, self.inputs))}):"]
+        for constant in self.constants:
+            shown.append(f"  {constant!r} = constant")
+        for equation in self.equations:
+            left = ", ".join(map(repr, equation.outputs)) or "_"
+            right = ", ".join(repr(v) if isinstance(v, Literal) else letters(v.index) for v in equation.inputs)
+            label = repr(equation.op)
+            call = f"{label[:-2]}({right})" if label.endswith("()") else f"{label}({right})"
+            note = ""
+            if lines:
+                scope = f"[{'/'.join(equation.scopes)}] " if equation.scopes else ""
+                note = f"  # {scope}{describe(equation.site)}"
+            shown.append(f"  {left} = {call}{note}")
+        outs = [repr(o) if isinstance(o, Literal) else letters(o.index) for o in self.outputs]
+        shown.append(f"  return {', '.join(outs)}")
+        return "\n".join(shown)
+
+
+def letters(index: int) -> str:
+    """Return the name of a variable: a, b, ..., z, ba, bb, ...
+
+    >>> letters(0), letters(26)
+    ('a', 'ba')
+    """
+    name = ""
+    while True:
+        index, digit = divmod(index, 26)
+        name = chr(97 + digit) + name
+        if not index:
+            return name
+
+
+def check_input(position: int, aval: Aval, value: Any) -> None:
+    """Raise where an input does not have the recorded shape and dtype."""
+    if not isinstance(value, Value) and not is_raw(value):
+        msg = f"program input {position} must be an array, got {type(value).__name__}"
+        raise GradientError(msg, value=value)
+    have = aval_of(value)
+    fits = len(have.shape) == len(aval.shape) and all(
+        n is None or m is None or n == m for n, m in zip(have.shape, aval.shape, strict=True)
+    )
+    if not fits or (have.dtype != aval.dtype and not (have.weak and have.dtype.kind == aval.dtype.kind)):
+        msg = f"program input {position} was recorded as {aval!r}, got {have!r}; record again with make_program"
+        raise ShapeError(msg, value=value)
+
+
+def _constants(equations: Sequence[Equation], outputs: Sequence[Variable | Literal]) -> list[Constant]:
+    found: dict[int, Constant] = {}
+    for equation in equations:
+        for variable in equation.inputs:
+            if isinstance(variable, Constant):
+                found[variable.index] = variable
+    for out in outputs:
+        if isinstance(out, Constant):
+            found[out.index] = out
+    return list(found.values())
+
+
+def _last_uses(equations: Sequence[Equation], outputs: Sequence[Variable | Literal]) -> list[list[int]]:
+    """Return, for each equation, the environment slots that nothing reads after it."""
+    live = {out.index for out in outputs if isinstance(out, Variable)}
+    dead: list[list[int]] = []
+    for equation in reversed(equations):
+        used = {v.index for v in (*equation.inputs, *equation.outputs) if isinstance(v, Variable)}
+        dead.append([index for index in used if index not in live])
+        live |= used
+    dead.reverse()
+    return dead
+
+
+def literal_or_none(value: Any) -> Literal | None:
+    """Return a literal for a Python number."""
+    return Literal(value) if type(value) in SCALAR_TYPES else None

@@ -1,0 +1,387 @@
+"""Reverse mode: `Grad` is the layer that records a tape; the functions over it are in `transforms.reverse`."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar
+
+import numpy as np
+
+from xform import tree
+from xform.core.aval import Aval, aval_of, dtype_of, shape_of
+from xform.core.backend import HOST_TYPES, SCALAR_TYPES, is_raw
+from xform.core.errors import GradientError, LayerError, OperandTypeError, ShapeError, TapeConsumedError
+from xform.core.place import Place, place
+from xform.core.source import Site, user_site
+from xform.core.stack import BOTTOM, Level, Transformation, check_rewriters, cursor, levels
+from xform.core.value import Array, Value
+from xform.layers import lifted
+from xform.ops.broadcast import astype
+from xform.ops.create import ones_like, zeros_like
+from xform.ops.structural import scoped
+from xform.transforms.plans import ARRAY_TYPES, LEAF, PASS, Entry
+from xform.transforms.recording import GradValue, place_on, tracked
+from xform.transforms.tape import Walk, collect, first_consumers, release, scope_of
+
+__all__ = ["Grad", "GradValue"]
+
+_get = cursor.get
+_set = cursor.set
+_counter = itertools.count(1)
+
+
+class Grad(Transformation):
+    """The layer that records a tape.
+
+    1. `attach` gives a tracked handle; operations on tracked values are recorded; `gradient` or `backward` walk the tape
+       once, inside the block (then below the tape) or after it (on the current stack).
+    2. The first walk freezes the tape and consumes it, unless `retain=True`.
+    3. `group=other`: the tapes of a group do not see each other's backward.
+
+    >>> import numpy as np, xform as xf
+    >>> with xf.Grad() as tape:
+    ...     x = tape.attach(np.array([1.0, 2.0]))
+    ...     y = (x * x).sum()
+    >>> tape.gradient(y, x)
+    array([2., 4.])
+    """
+
+    effect = "wraps"
+    refuses: ClassVar[tuple[str, ...]] = ("rewrites",)
+
+    def __init__(self, name: str | None = None, group: Grad | None = None) -> None:
+        self.name = f"grad#{next(_counter)}" if name is None else name
+        # weak: a tape that held itself would live until the collector runs
+        self.group: list[weakref.ref[Grad]] = [] if group is None else group.group
+        self.group.append(weakref.ref(self, self.group.remove))
+        self.paused = 0
+        self.foreign = False  # whether arrays of other libraries than NumPy were recorded
+        self.site: Site | None = None
+        self._state = "new"
+        self.sequence = itertools.count().__next__
+        self._kinds: dict[int, str] = {}
+        self._callbacks: dict[int, list[Callable[[Any], Any]]] = {}
+        self._markers: dict[int, Callable[[], Any]] = {}
+
+    def __repr__(self) -> str:
+        return f"Grad({self.name})"
+
+    # -------------------------------------------------------------- the stack
+
+    def on_register(self) -> None:
+        """Start the record; a tape records one block."""
+        if self._state != "new":
+            msg = f"{self!r} has recorded a block already; a tape records once: make another Grad()"
+            raise LayerError(msg, layer=self)
+        self._state = "recording"
+        self.site = user_site()
+
+    def on_unregister(self) -> None:
+        """End the record: values can still be read, and be given to `gradient`."""
+        self.ended = True
+        if self._state == "recording":
+            self._state = "ended"
+
+    def place_on(self, below: Level) -> Level:
+        """Return the level at which this tape records."""
+        return place_on(self, below)
+
+    # -------------------------------------------------------------- what users call
+
+    def attach(self, x: Any, callback: Callable[[Any], Any] | None = None) -> Any:
+        """Return a tracked handle of a value; `callback(cotangent)` runs in backward, once.
+
+        Takes a raw array, a Python float or a value of a layer below; a value that this tape tracks gets a handle of its
+        own in mid-recording. Raises `GradientError` for integers, `OperandTypeError` for what is no array.
+        """
+        if self._state != "recording":
+            msg = f"{self!r}.attach: the tape is not recording; attach inside its with block"
+            raise LayerError(msg, layer=self)
+        if isinstance(x, Value) and x.owner is not None and x.owner is not self and self._is_above(x.owner):
+            handle = x.owner.rewrap(x, self.attach(x.data, callback))
+            return handle
+        if type(x) is GradValue and x.owner is self:
+            entry: Entry = (self.sequence(), PASS, None, None, x.entry)
+            data = x.data
+        else:
+            if not isinstance(x, Value) and not is_raw(x):
+                msg = f"attach: expected an array or a number, got {type(x).__name__}; convert it with xform.numpy.array"
+                raise OperandTypeError(msg, value=x)
+            require_inexact(x, "attach: the value")
+            entry = (self.sequence(), LEAF, None, None)
+            kind = "raw" if not isinstance(x, Value) else "array" if type(x) is Array else "value"
+            if type(x) in SCALAR_TYPES:
+                kind = "scalar"
+            self._kinds[entry[0]] = kind
+            level = self._level()
+            raw = level is not None and level.below is BOTTOM
+            data = x.data if raw and type(x) is Array else x if raw else lifted(x)
+        if callback is not None:
+            self._callbacks.setdefault(entry[0], []).append(callback)
+        return tracked(self, data, entry)
+
+    def rewrap(self, value: GradValue, data: Any) -> GradValue:
+        """Return a value with the same link to this tape and other data below."""
+        return tracked(self, data, value.entry)
+
+    def is_attached(self, value: Any) -> bool:
+        """Whether this tape tracks a value, also beneath what layers above made of it."""
+        return self._own(value) is not None
+
+    def _own(self, value: Any) -> GradValue | None:
+        """Return the value as this tape made it, beneath what layers above made of it; None where there is none."""
+        while isinstance(value, Value):
+            if type(value) is GradValue and value.owner is self:
+                return value
+            value = value.data
+        return None
+
+    def on_backward(self, fun: Callable[[], Any]) -> None:
+        """Run `fun()` when a walk passes this point of the record; kept though nothing refers to it."""
+        self._markers[self.sequence()] = fun
+
+    def freeze(self) -> None:
+        """Stop recording: values of this tape act as their plain values from here on."""
+        if self._state == "recording":
+            self._state = "frozen"
+            self.paused += 1
+
+    @contextmanager
+    def suppressed(self) -> Iterator[None]:
+        """Record nothing inside the block: values of this tape act as their plain values. Nests."""
+        self.paused += 1
+        try:
+            yield
+        finally:
+            self.paused -= 1
+
+    @contextmanager
+    def suspended_siblings(self, *, own: bool = False) -> Iterator[None]:
+        """Suspend the tapes of this group (with `own`, this one too)."""
+        members = [tape for each in list(self.group) if (tape := each()) is not None and (own or tape is not self)]
+        for tape in members:
+            tape.paused += 1
+        try:
+            yield
+        finally:
+            for tape in members:
+                tape.paused -= 1
+
+    def gradient(self, ys: Any, xs: Any, dys: Any = None, retain: bool = False) -> Any:
+        """Return the cotangents of `xs`, in their structure; zeros where nothing flows.
+
+        `ys` are one or several outputs (containers are taken), `dys` their cotangents; a scalar needs none. Raises
+        `TapeConsumedError` on a second call without `retain=True`.
+        """
+        leaves, structure = tree.flatten(xs)
+        return tree.unflatten(structure, self.gradients(tree.leaves(ys), leaves, dys, retain=retain))
+
+    def gradients(self, ys: list[Any], xs: list[Any], dys: Any = None, *, retain: bool = False) -> list[Any]:
+        """Return the cotangents of a flat list of handles; see `gradient`."""
+        handles = []
+        for x in xs:
+            handle = self._own(x)
+            if handle is None:
+                msg = f"{self!r}.gradient: {x!r} is not tracked by this tape; take the handle that attach returned"
+                raise GradientError(msg, value=x)
+            handles.append(handle)
+        wanted = [handle.entry[0] for handle in handles]
+        found = self._backward(ys, dys, wanted, retain=retain)
+        delivered = [self._delivered(x, found.get(sequence)) for x, sequence in zip(handles, wanted, strict=True)]
+        return unshared(delivered, dys)
+
+    def backward(self, ys: Any, dys: Any = None, retain: bool = False) -> None:
+        """Walk back from `ys`; the callbacks of attached values receive their cotangents."""
+        self._backward(tree.leaves(ys), dys, [], retain=retain)
+
+    def backward_closure(self, ys: Any) -> Callable[..., None]:
+        """Freeze the tape and return `closure(dys=None)`, which walks back from `ys`; it can be called many times."""
+        self.freeze()
+
+        def closure(dys: Any = None) -> None:
+            self._backward(tree.leaves(ys), dys, [], retain=True)
+
+        return closure
+
+    # -------------------------------------------------------------- the walk
+
+    def _backward(self, ys: list[Any], dys: Any, wanted: list[int], *, retain: bool) -> dict[int, Any]:
+        if self._state == "consumed":
+            msg = f"{self!r} was consumed by an earlier backward pass; give that one retain=True to walk again"
+            raise TapeConsumedError(msg, layer=self)
+        seeds = self._seeds(ys, dys)
+        self.freeze()
+        entries = collect([y.entry for y, _ in seeds])
+        level = self._level()
+        below = _get() if level is None else level.below
+        here = _get()
+        raw = below is BOTTOM and not self.foreign
+        where = place.get()
+        _set(below)  # type: ignore[arg-type]
+        place.set(Place(where.scopes, "backward", where.site, where.loop, where.iteration))
+        try:
+            if not raw:
+                check_rewriters(self)
+            if not retain:
+                self._state = "consumed"
+                for y, _ in seeds:
+                    y.entry = (y.entry[0], LEAF, None, None)
+            if len(self.group) == 1:
+                return self._walk(entries, seeds, wanted, raw=raw)
+            with self.suspended_siblings():
+                return self._walk(entries, seeds, wanted, raw=raw)
+        except BaseException as error:
+            release(error)
+            raise
+        finally:
+            entries.clear()
+            _set(here)
+            place.set(where)
+
+    def _walk(self, entries: list[Entry | None], seeds: list[Any], wanted: list[int], *, raw: bool) -> dict[int, Any]:
+        walk = Walk(entries, raw=raw)
+        targets = [y.entry[0] for y, _ in seeds]
+        for target, (y, dy) in zip(targets, seeds, strict=True):
+            if dy is None:
+                raw_one = raw and type(y.data) in ARRAY_TYPES
+                cotangent = y.data.dtype.type(1) if raw_one else ones_like(y.data)
+            else:
+                cotangent = dy
+            walk.seed(target, cotangent if raw else lifted(cotangent))
+        found: dict[int, Any] = {}
+        stops: dict[int, list[tuple[str, Any]]] = {}
+        size = len(entries)
+        for sequence in set(wanted):
+            if sequence < size:
+                stops.setdefault(sequence + 1, []).append(("want", sequence))
+        consumers = first_consumers(entries, self._callbacks) if self._callbacks else {}
+        around = {sequence: scope_of(entries[at]) for sequence, at in consumers.items()}
+        for sequence in self._callbacks:
+            if sequence < size:
+                stops.setdefault(consumers.get(sequence, sequence + 1), []).append(("call", sequence))
+        for sequence in self._markers:
+            if sequence < size:
+                stops.setdefault(sequence + 1, []).append(("mark", sequence))
+        at = size - 1
+        for stop in sorted(stops, reverse=True):
+            walk.run(at, stop)
+            at = min(at, stop - 1)
+            for action, sequence in stops[stop]:
+                if action == "mark":
+                    self._markers[sequence]()
+                    continue
+                cotangent = walk.take(sequence)
+                if action == "want":
+                    found[sequence] = cotangent
+                elif cotangent is not None:
+                    with scoped(*around[sequence], "backward") if sequence in around else nullcontext():
+                        for callback in self._callbacks[sequence]:
+                            callback(cotangent)
+        walk.run(at, 0)
+        return found
+
+    def _seeds(self, leaves: list[Any], dys: Any) -> list[tuple[GradValue, Any]]:
+        given = [None] * len(leaves) if dys is None else tree.leaves(dys, is_leaf=lambda d: d is None)
+        if len(given) != len(leaves):
+            msg = f"{self!r}: {len(leaves)} outputs but {len(given)} cotangents"
+            raise GradientError(msg)
+        seeds = []
+        for leaf, dy in zip(leaves, given, strict=True):
+            y = self._own(leaf)
+            if y is None:
+                continue
+            if dys is None:
+                shape = shape_of(y.data)
+                if shape != ():
+                    msg = f"gradient of an output of shape {shape} needs its cotangent: pass dys of that shape"
+                    raise GradientError(msg, value=y)
+                seeds.append((y, None))
+            elif dy is not None:
+                seeds.append((y, _fitting(dy, aval_of(y.data))))
+        return seeds
+
+    def _delivered(self, leaf: GradValue, cotangent: Any) -> Any:
+        """Return a cotangent as the kind that was attached; zeros where nothing flowed."""
+        kind = self._kinds.get(leaf.entry[0], "value")
+        if cotangent is None:
+            cotangent = zeros_like(leaf.data)
+        if kind == "value" or (type(cotangent) is not np.ndarray and isinstance(cotangent, Value) and type(cotangent) is not Array):
+            return cotangent
+        raw = cotangent.data if type(cotangent) is Array else cotangent
+        if kind == "array":
+            out = Array()
+            out.data = raw
+            return out
+        if kind == "scalar":
+            return raw if type(raw) in SCALAR_TYPES else raw.item()
+        own = leaf.data.data if type(leaf.data) is Array else leaf.data
+        if type(own) is np.ndarray:  # NumPy's operators make scalars of 0-d arrays
+            return raw if type(raw) not in HOST_TYPES else np.asarray(raw)
+        return raw[()] if type(raw) is np.ndarray else raw
+
+    def _level(self) -> Level | None:
+        level: Level | None = _get()
+        while level is not None and level.layer is not self:
+            level = level.below
+        return level
+
+    def _is_above(self, owner: Any) -> bool:
+        """Whether a layer stands above this one on the current stack."""
+        order = [level.layer for level in levels()]
+        return owner in order and self in order and order.index(owner) < order.index(self)
+
+
+def unshared(cotangents: list[Any], dys: Any) -> list[Any]:
+    """Return the cotangents with copies of what is read-only, or shared with another one or with `dys`.
+
+    Inside the walk two slots may share one array; what users get is theirs to change.
+    """
+    seen = {id(owner_of(dy)) for dy in tree.leaves(dys)} if dys is not None else set()
+    out = []
+    for cotangent in cotangents:
+        raw = cotangent.data if type(cotangent) is Array else cotangent
+        if type(raw) is np.ndarray:
+            base = id(owner_of(raw))
+            if base in seen or not raw.flags.writeable:
+                raw = raw.copy()
+                cotangent = raw if type(cotangent) is not Array else lifted(raw)  # noqa: PLW2901
+            else:
+                seen.add(base)
+        out.append(cotangent)
+    return out
+
+
+def owner_of(raw: Any) -> Any:
+    """Return the array that owns the memory of a view."""
+    raw = raw.data if type(raw) is Array else raw
+    while type(raw) is np.ndarray and raw.base is not None:
+        raw = raw.base
+    return raw
+
+
+def require_inexact(x: Any, what: str) -> None:
+    """Raise `GradientError` for a value that has no derivative."""
+    dtype = dtype_of(x)
+    if dtype.kind not in "fc":
+        remedy = "float(x)" if type(x) in SCALAR_TYPES else "x.astype(float)"
+        msg = f"{what} has dtype {dtype}; gradients need floating point: pass {remedy}, or leave it out of argnums"
+        raise GradientError(msg, value=x)
+
+
+def _fitting(dy: Any, aval: Aval) -> Any:
+    """Return a cotangent of the output's shape and dtype; raises `ShapeError` where it does not fit."""
+    if not isinstance(dy, Value) and not is_raw(dy):
+        dy = np.asarray(dy)
+    have = aval_of(dy)
+    if have.shape != aval.shape:
+        msg = f"the cotangent has shape {have.shape}, its output {aval.shape}"
+        raise ShapeError(msg, value=dy)
+    if have.dtype != aval.dtype:
+        if have.dtype.kind == "c" and aval.dtype.kind != "c":
+            msg = f"the cotangent has dtype {have.dtype}, its output {aval.dtype}"
+            raise GradientError(msg, value=dy)
+        return dy if have.weak and aval.weak else astype(dy, aval.dtype)
+    return dy

@@ -1,0 +1,253 @@
+"""How operations are recorded: the steps of the walk backward, what they keep, and the plan of each operator class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from xform.core.aval import Aval, aval_of
+from xform.core.backend import HOST_TYPES, device_of
+from xform.core.operator import Operator
+from xform.core.rules import Bilinear, Linear, NoRule, Partials, like_of, operand_names, settle, settle_dtype, vjp_rule
+from xform.core.stack import concrete
+from xform.ops.broadcast import summed_to
+
+__all__ = ["Entry", "Plan", "plan_of", "record"]
+
+Entry = tuple[Any, ...]
+Step = Callable[[Any, Any], Any]
+
+LEAF, PASS, MANY, CALL, OUTPUT, SCATTER, ADJUST, FIRST = range(8)
+
+#: what a code does, and the name of its operator; an entry holds the small integer
+steps: list[Step | None] = [None] * FIRST
+names: list[str] = ["Leaf", "Identity", "", "", "", "Scatter", "", ""][:FIRST]
+
+NOTHING, OUT, SEVERAL = -1, -2, -3
+ARRAY_TYPES = HOST_TYPES - {bool, int, float, complex}
+
+
+def _adjust(cotangent: Any, residual: Any) -> Any:
+    """Step of an operand that was broadcast or cast: run its own step, then bring shape and dtype back."""
+    code, kept, like = residual
+    step = steps[code]
+    part = cotangent if step is None else step(cotangent, kept)
+    if type(part) is np.ndarray and isinstance(like, Aval) and part.dtype is like.dtype:  # 2 us instead of 12
+        return summed_to(np, part, like.shape)
+    return settle(part, like)
+
+
+steps[ADJUST] = _adjust
+
+
+def new_code(step: Step, name: str) -> int:
+    """Register a step and return its code."""
+    steps.append(step)
+    names.append(name)
+    return len(steps) - 1
+
+
+class Plan:
+    """How operations of one class are recorded.
+
+    `codes[i]` and `saves[i]` belong to operand i: the step, and what it keeps: an operand's position, `OUT`, `NOTHING`,
+    or `SEVERAL`. Of a product, `saves` holds the codes for two matrices.
+    """
+
+    __slots__ = ("builtin", "codes", "fast", "kernel", "linear", "rule", "saves", "several")
+
+    def __init__(self, kind: type[Operator], rule: Any) -> None:
+        self.rule = rule
+        self.kernel = kind.kernel
+        self.builtin = kind.__module__.startswith("xform.ops")
+        self.linear = (
+            isinstance(rule, Linear)
+            and rule.accumulate is None
+            and len(operand_names(kind)) == 1
+            and not (kind.identity_like or kind.multiple_outputs)
+            and self.builtin
+        )
+        self.fast = (
+            isinstance(rule, Partials)
+            and self.builtin
+            and not narrows(kind)
+            and kind.kernel is not None
+            and not (kind.identity_like or kind.multiple_outputs)
+            and len(rule.functions) <= 2
+            and None not in rule.functions
+        )
+        self.codes: tuple[int, ...] = ()
+        self.saves: tuple[int, ...] = ()
+        self.several: Any = None
+        if isinstance(rule, Partials):
+            self.several = rule.residual
+            pairs = [self._partial(rule, operand, kind.__name__) for operand in range(len(rule.functions))]
+            self.codes = tuple(code for code, _ in pairs)
+            self.saves = tuple(save for _, save in pairs)
+        elif isinstance(rule, Bilinear):
+            self.codes = (_bilinear(rule.left, kind.__name__), _bilinear(rule.right, kind.__name__))
+            if rule.flat:
+                self.saves = (_flat(rule.left, kind), _flat(rule.right, kind))
+        elif isinstance(rule, Linear):
+            self.codes = (_linear(rule, kind.__name__),)
+
+    @staticmethod
+    def _partial(rule: Partials, operand: int, name: str) -> tuple[int, int]:
+        fn, needs = rule.functions[operand], rule.needs[operand]
+        if fn is None:
+            return LEAF, NOTHING
+        if not needs:
+            if hands_through(fn):
+                return PASS, NOTHING
+            return new_code(lambda t, _: fn(t), name), NOTHING
+        if len(needs) == 1 and needs[0] != "op":
+            save = OUT if needs[0] == "out" else rule.names.index(needs[0])
+            return new_code(fn, name), save
+        return new_code(lambda t, kept: fn(t, *kept), name), SEVERAL
+
+
+def narrows(kind: type[Operator]) -> bool:
+    """Whether a unary operator gives real numbers for complex ones (`abs`): then the straight path would have to look."""
+    if len(operand_names(kind)) != 1 or not isinstance(kind.kernel, np.ufunc):
+        return False
+    try:
+        return kind.kernel.resolve_dtypes((np.dtype(complex), None))[-1].kind != "c"
+    except TypeError:
+        return False
+
+
+_probe = object()
+
+
+def hands_through(fn: Callable[..., Any]) -> bool:
+    """Whether a rule returns its cotangent unchanged: what is no number comes back only if nothing is done to it."""
+    try:
+        return fn(_probe) is _probe
+    except Exception:  # noqa: BLE001  (a rule may fail on it in any way)
+        return False
+
+
+def _bilinear(side: Callable[..., Any], name: str) -> int:
+    def step(cotangent: Any, residual: Any) -> Any:
+        op, other, like = residual
+        return settle_dtype(side(op, cotangent, other, like), like)
+
+    return new_code(step, name)
+
+
+def _flat(side: Callable[..., Any], kind: type[Operator]) -> int:
+    """Register the step of a product of two matrices, which keeps the other operand alone."""
+    op = kind()
+    return new_code(lambda t, other: side(op, t, other, None), kind.__name__)
+
+
+def _linear(rule: Linear, name: str) -> int:
+    def step(cotangent: Any, residual: Any) -> Any:
+        op, likes, operand = residual
+        found = rule.transpose(op, cotangent, *likes)
+        if isinstance(found, tuple):
+            found = found[operand]
+        return settle_dtype(found, likes[operand])
+
+    return new_code(step, name)
+
+
+plans: dict[type[Operator], Plan] = {}
+#: those of one or two operands that the straight path takes
+fast_plans: dict[type[Operator], Plan] = {}
+#: those of one operand in which they are linear
+linear_plans: dict[type[Operator], Plan] = {}
+#: products with steps of their own for two matrices
+product_plans: dict[type[Operator], Plan] = {}
+
+
+def plan_of(op: Operator) -> Plan:
+    """Return the plan of an operator's class; raises `MissingRuleError` where it has no reverse rule."""
+    kind = type(op)
+    rule = vjp_rule.get(op)
+    plan = plans.get(kind)
+    if plan is None or plan.rule is not rule:
+        plan = plans[kind] = Plan(kind, rule)
+        fast_plans.pop(kind, None)
+        linear_plans.pop(kind, None)
+        product_plans.pop(kind, None)
+        if plan.fast:
+            fast_plans[kind] = plan
+        elif plan.linear:
+            linear_plans[kind] = plan
+        elif isinstance(rule, Bilinear) and rule.flat:
+            product_plans[kind] = plan
+    return plan
+
+
+# ------------------------------------------------------------------ recording, in general
+
+
+def record(
+    plan: Plan, op: Operator, data: tuple[Any, ...], parents: list[Any], run: Callable[..., Any]
+) -> tuple[Any, tuple[Any, ...] | None]:
+    """Compute an operation below a tape; return the result and `(code, residual, *parents)`, or None if untracked.
+
+    `parents[i]` is the entry of a tracked operand, or None; `run(op, data)` is the layer below.
+    """
+    rule = plan.rule
+    if isinstance(rule, NoRule):
+        return run(op, data), None
+    tracked = [i for i, parent in enumerate(parents) if parent is not None]
+    own = [parents[i] for i in tracked]
+    if isinstance(rule, Partials):
+        out = run(op, data)
+        pairs = [_elementwise(plan, op, data, out, i) for i in tracked if rule.functions[i] is not None]
+        own = [parents[i] for i in tracked if rule.functions[i] is not None]
+        return out, _joined(pairs, own)
+    if isinstance(rule, Bilinear):
+        out = run(op, data)
+        return out, _joined([(plan.codes[i], (op, data[1 - i], like_of(data[i]))) for i in tracked], own)
+    if isinstance(rule, Linear) and len(tracked) == 1 and not op.multiple_outputs:
+        (operand,) = tracked
+        out = run(op, data)
+        if not rule.is_linear(operand):
+            return out, None
+        likes = rule.likes(data)
+        if rule.accumulate is not None and operand == 0:
+            return out, (SCATTER, (op, likes, rule), *own)
+        return out, (plan.codes[0], (op, likes, operand), *own)
+    needed = tuple(parent is not None for parent in parents)
+    out, pullback = (rule.vjp if isinstance(rule, Linear) else rule)(op, needed, *data)
+    fill = None
+    if op.multiple_outputs and getattr(op, "fills_zeros", True):
+        fill = tuple((like_of(each), home_of(each)) for each in out)
+    return out, (CALL, (pullback, tuple(tracked), op, fill), *own)
+
+
+def _elementwise(plan: Plan, op: Operator, data: tuple[Any, ...], out: Any, operand: int) -> tuple[int, Any]:
+    code, save = plan.codes[operand], plan.saves[operand]
+    kept: Any = None
+    if save == SEVERAL:
+        kept = plan.several(operand, op, data, out)
+    elif save == OUT:
+        kept = out
+    elif save != NOTHING:
+        kept = data[save]
+    like = like_of(data[operand])
+    if isinstance(like, Aval):
+        full = aval_of(out)
+        if like.shape == full.shape and like.dtype == full.dtype:
+            return code, kept
+    return ADJUST, (code, kept, like)
+
+
+def _joined(pairs: list[tuple[int, Any]], parents: list[Any]) -> tuple[Any, ...] | None:
+    if not pairs:
+        return None
+    if len(pairs) == 1:
+        return (*pairs[0], parents[0])
+    return (MANY, tuple(pairs), *parents)
+
+
+def home_of(value: Any) -> str:
+    """Return the device of a value, the host's for an abstract one."""
+    raw = concrete(value)
+    return "cpu" if raw is None or type(raw) in HOST_TYPES else device_of(raw)

@@ -1,0 +1,271 @@
+"""Reverse mode as functions: `grad`, `value_and_grad`, `vjp`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from xform import tree
+from xform.core.aval import aval_of, dtype_of, shape_of
+from xform.core.backend import HOST_TYPES, is_raw
+from xform.core.errors import GradientError
+from xform.core.source import boundary
+from xform.core.value import Array, Value
+from xform.layers import lifted
+from xform.transforms.grad import Grad, require_inexact
+from xform.transforms.recording import is_inexact
+
+__all__ = ["grad", "value_and_grad", "vjp"]
+
+Function = Callable[..., Any]
+
+
+def grad(
+    fun: Function,
+    argnums: int | Sequence[int] | None = None,
+    *,
+    argnames: str | Sequence[str] | None = None,
+    has_aux: bool = False,
+) -> Function:
+    """Return the function that computes the gradient of a scalar function.
+
+    `argnums` (default 0) and `argnames` say which arguments to differentiate: an int gives one gradient, a tuple a tuple,
+    tuple `argnames` a dict; arguments may be containers. With `has_aux`, `fun` returns `(out, aux)` and the result is
+    `(gradient, aux)`. A gradient has shape and dtype of its argument. Raises `GradientError` for an output that is no real
+    scalar and for integer leaves.
+
+    >>> import xform as xf
+    >>> xf.grad(lambda x: x**3)(2.0)
+    12.0
+    """
+    both = value_and_grad(fun, argnums, argnames=argnames, has_aux=has_aux)
+
+    @boundary
+    @functools.wraps(fun)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, found = both(*args, **kwargs)
+        return (found, value[1]) if has_aux else found
+
+    return gradient
+
+
+def value_and_grad(
+    fun: Function,
+    argnums: int | Sequence[int] | None = None,
+    *,
+    argnames: str | Sequence[str] | None = None,
+    has_aux: bool = False,
+) -> Function:
+    """Return the function that computes `(value, gradient)`, with aux `((value, aux), gradient)`.
+
+    Arguments and errors are those of `grad`.
+
+    >>> import xform as xf
+    >>> value, gradient = xf.value_and_grad(lambda x: x * x)(3.0)
+    >>> float(value), gradient
+    (9.0, 6.0)
+    """
+    if argnums is None and argnames is None:
+        argnums = 0
+    chosen = Chosen(fun, argnums, argnames)
+
+    @boundary
+    @functools.wraps(fun)
+    def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
+        keep = holds_value(args) or bool(kwargs and holds_value(kwargs.values()))
+        leaves, structure = tree.flatten(chosen.pick(args, kwargs))
+        with Grad() as tape:
+            handles = attach_all(tape, leaves, structure, chosen)
+            new_args, new_kwargs = chosen.put(args, kwargs, tree.unflatten(structure, handles))
+            out = fun(*new_args, **new_kwargs)
+            aux = None
+            if has_aux:
+                out, aux = pair_of(out, fun)
+            require_scalar(out)
+            found = tree.unflatten(structure, tape.gradients([out], handles))
+        if keep:
+            value = unwrapped(tape, out)
+            return ((value, unwrapped(tape, aux)) if has_aux else value), found
+        value = tape.unwrap(out)
+        if has_aux:
+            value = (value, tree.map(tape.unwrap, aux))
+        return lowered((value, found), keep=False)
+
+    return value_and_gradient
+
+
+@boundary
+def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """Return `(out, vjp_fn)`, with aux `(out, vjp_fn, aux)`; `vjp_fn(cotangent)` gives a tuple, one part per primal.
+
+    `vjp_fn` can be called many times, also after other code has run. It raises `GradientError` for a cotangent whose
+    structure, shape or dtype is not that of the output.
+
+    >>> import numpy as np, xform as xf
+    >>> out, vjp_fn = xf.vjp(np.sin, np.array(0.0))
+    >>> float(vjp_fn(np.array(2.0))[0])
+    2.0
+    """
+    keep = any(isinstance(leaf, Value) for leaf in tree.leaves(primals))
+    with Grad() as tape:
+        paths = tree.flatten_with_paths(primals)[0]
+        for path, leaf in paths:
+            require_inexact(leaf, f"vjp: argument {path}")
+        handles = tree.map(tape.attach, primals)
+        out = fun(*handles)
+        aux = None
+        if has_aux:
+            out, aux = pair_of(out, fun)
+    plain = unwrapped(tape, out)
+    leaves, structure = tree.flatten(plain)
+    avals = [aval_of(leaf) for leaf in leaves]
+    label = getattr(fun, "__name__", "fun")
+
+    @boundary
+    def vjp_fn(*cotangents: Any) -> tuple[Any, ...]:
+        if len(cotangents) != 1:
+            msg = f"the pullback of {label} takes one cotangent, of the structure of its output {structure}; got {len(cotangents)}"
+            raise GradientError(msg)
+        given, other = tree.flatten(cotangents[0])
+        if other != structure:
+            msg = f"the pullback of {label}: the cotangent has structure {other}, the output {structure}"
+            raise GradientError(msg)
+        for ct, aval in zip(given, avals, strict=True):
+            have = aval_of(ct)
+            if have.shape != aval.shape or (have.dtype != aval.dtype and not have.weak and aval.dtype.kind in "fc"):
+                msg = f"the pullback of {label}: the cotangent is {have!r}, the output {aval!r}"
+                raise GradientError(msg)
+        found = tape.gradient(out, handles, cotangents[0], retain=True)
+        stay = keep or any(isinstance(ct, Value) for ct in given)
+        return tuple(lowered(found, keep=stay))
+
+    plain = lowered(plain, keep=keep)
+    if has_aux:
+        return plain, vjp_fn, lowered(unwrapped(tape, aux), keep=keep)
+    return plain, vjp_fn
+
+
+# ------------------------------------------------------------------ arguments and results
+
+
+class Chosen:
+    """Which arguments of a function are differentiated."""
+
+    def __init__(
+        self, fun: Function, argnums: int | Sequence[int] | None, argnames: str | Sequence[str] | None
+    ) -> None:
+        self.fun = getattr(fun, "__name__", repr(fun))
+        self.single = isinstance(argnums, int) and argnames is None
+        self.positions: tuple[int, ...] = (
+            () if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
+        )
+        self.one_name = isinstance(argnames, str)
+        self.names: tuple[str, ...] = (
+            () if argnames is None else (argnames,) if isinstance(argnames, str) else tuple(argnames)
+        )
+
+    def pick(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the chosen arguments: one, a tuple, a dict by name, or both."""
+        for position in self.positions:
+            if not -len(args) <= position < len(args):
+                msg = f"grad of {self.fun}: argnums={position}, but it was called with {len(args)} positional arguments"
+                raise GradientError(msg)
+        for name in self.names:
+            if name not in kwargs:
+                msg = f"grad of {self.fun}: argnames has {name!r}; pass it by keyword (got {sorted(kwargs)})"
+                raise GradientError(msg)
+        positional = tuple(args[position] for position in self.positions)
+        if not self.names:
+            return positional[0] if self.single else positional
+        named = {name: kwargs[name] for name in self.names}
+        by_name = named[self.names[0]] if self.one_name else named
+        if not self.positions:
+            return by_name
+        return positional, by_name
+
+    def put(self, args: tuple[Any, ...], kwargs: dict[str, Any], new: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments with the chosen ones replaced."""
+        args_out, kwargs_out = list(args), dict(kwargs)
+        if len(args) > len(self.positions):
+            own = {position % len(args) for position in self.positions}
+            args_out = [arg if i in own else lifted_foreign(arg) for i, arg in enumerate(args)]
+        if len(kwargs) > len(self.names):
+            kwargs_out = {key: arg if key in self.names else lifted_foreign(arg) for key, arg in kwargs.items()}
+        positional = (new,) if self.single else new if not self.names else new[0] if self.positions else ()
+        by_name = new if not self.positions else new[1] if self.names else None
+        for position, value in zip(self.positions, positional, strict=True):
+            args_out[position] = value
+        for name in self.names:
+            kwargs_out[name] = by_name if self.one_name else by_name[name]
+        return args_out, kwargs_out
+
+
+def lifted_foreign(argument: Any) -> Any:
+    """Lift arrays of other libraries than NumPy to `Array`: unlike NumPy's, their operators may not give way to values."""
+    return argument if type(argument) in HOST_TYPES else tree.map(_lifted_leaf, argument)
+
+
+def _lifted_leaf(leaf: Any) -> Any:
+    return leaf if type(leaf) in HOST_TYPES else lifted(leaf)
+
+
+def holds_value(arguments: Iterable[Any]) -> bool:
+    """Whether some leaf of the arguments is a value."""
+    for each in arguments:
+        if isinstance(each, Value):
+            return True
+        if type(each) not in HOST_TYPES and any(isinstance(leaf, Value) for leaf in tree.leaves(each)):
+            return True
+    return False
+
+
+def attach_all(tape: Grad, leaves: list[Any], structure: tree.Structure, chosen: Chosen) -> list[Any]:
+    """Attach every leaf; an integer leaf raises and names its path."""
+    for position, leaf in enumerate(leaves):
+        if not (isinstance(leaf, Value) or is_raw(leaf)) or not is_inexact(leaf):
+            path = structure.paths()[position]
+            require_inexact(leaf, f"grad of {chosen.fun}: the leaf {path}" if path else f"grad of {chosen.fun}: the argument")
+    return [tape.attach(leaf) for leaf in leaves]
+
+
+def require_scalar(out: Any) -> None:
+    """Raise `GradientError` where the output is no real scalar."""
+    if isinstance(out, Value) and shape_of(out) == () and dtype_of(out).kind == "f":
+        return
+    message = "Gradient only defined for scalar-output functions. Output "
+    if isinstance(out, tuple | list | dict) or out is None:
+        msg = f"{message}was a {type(out).__name__}: {tree.structure(out)}; return one scalar, or use has_aux=True or vjp"
+        raise GradientError(msg, output=out)
+    aval = aval_of(out)
+    if aval.shape != ():
+        hint = "take its single element with out[0]" if all(n == 1 for n in aval.shape) else "sum it, or use vjp or jacobian"
+        msg = f"{message}had shape: {aval.shape}; {hint}."
+        raise GradientError(msg, output=out)
+    if aval.dtype.kind == "c":
+        msg = f"{message}had dtype {aval.dtype}; take its real part, its abs, or pass holomorphic=True."
+        raise GradientError(msg, output=out)
+    if aval.dtype.kind != "f":
+        msg = f"{message}had dtype {aval.dtype}; gradients need a floating point output."
+        raise GradientError(msg, output=out)
+
+
+def pair_of(out: Any, fun: Function) -> tuple[Any, Any]:
+    """Return `(out, aux)`; raises where the function returned something else."""
+    if not isinstance(out, tuple) or len(out) != 2:
+        msg = f"has_aux=True: {getattr(fun, '__name__', fun)} must return a pair (out, aux), got {type(out).__name__}"
+        raise GradientError(msg, output=out)
+    return out
+
+
+def unwrapped(tape: Grad, results: Any) -> Any:
+    """Return results as the layer below knows them; what the tape tracked stays tracked, as an `Array`."""
+    return tree.map(lambda leaf: lifted(tape.unwrap(leaf)) if tape.is_attached(leaf) else leaf, results)
+
+
+def lowered(results: Any, *, keep: bool) -> Any:
+    """The edge rule: where no argument was a value, strip `Array` from every result."""
+    if keep:
+        return results
+    return tree.map(lambda leaf: leaf.data if type(leaf) is Array else leaf, results)
+

@@ -1,0 +1,291 @@
+"""The tape of reverse mode: what an entry is, and the walk backward.
+
+1. An entry is a nested tuple `(sequence, code, residual, site, *parent entries)`. Children hold their parents and nothing
+   else holds entries, so a dead branch is freed at once; a tuple of ints, raw arrays and such tuples is untracked by the
+   garbage collector (an entry that holds values or operators costs 500 ns more on a long tape); nothing recurses.
+2. `code` selects the step: `steps[code](cotangent, residual)` gives the cotangent of the one tracked operand. Codes
+   below `FIRST` are structural (leaf, pass, several operands, a pullback, an output of several, scatter).
+3. `site` is None where nothing stands below, else the forward `Place`: scopes and line.
+4. The walk lists the reachable entries by sequence number and visits them in reverse. A cotangent is stored without a
+   copy the first time; a buffer that the walk itself made by adding is added to in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from xform.core.aval import Aval
+from xform.core.backend import HOST_TYPES
+from xform.core.errors import RuleError
+from xform.core.place import Place
+from xform.core.source import Site, describe, is_internal
+from xform.core.stack import apply
+from xform.layers import lifted
+from xform.ops.arithmetic import add
+from xform.ops.create import zeros
+from xform.ops.placement import make_put
+from xform.ops.structural import scoped
+from xform.transforms.plans import ADJUST, CALL, LEAF, MANY, OUTPUT, PASS, SCATTER, Entry, names, steps
+
+__all__ = ["Walk", "collect", "first_consumers", "release", "scope_of"]
+
+# ------------------------------------------------------------------ backward
+
+
+def collect(roots: Iterable[Entry]) -> list[Entry | None]:
+    """Return the entries that are reachable from the roots, at their sequence numbers."""
+    roots = list(roots)
+    found: list[Entry | None] = [None] * (1 + max((entry[0] for entry in roots), default=-1))
+    pending = roots
+    while pending:
+        entry = pending.pop()
+        while found[entry[0]] is None:
+            found[entry[0]] = entry
+            count = len(entry)
+            if count == 4:
+                break
+            if count > 5:
+                pending.extend(entry[5:])
+            entry = entry[4]
+    return found
+
+
+def first_consumers(entries: list[Entry | None], watched: Iterable[int]) -> dict[int, int]:
+    """Return, for each watched sequence number, that of its earliest reachable consumer."""
+    left = set(watched)
+    found: dict[int, int] = {}
+    for entry in entries:
+        if entry is None:
+            continue
+        for parent in entry[4:]:
+            if parent[0] in left:
+                left.discard(parent[0])
+                found[parent[0]] = entry[0]
+        if not left:
+            break
+    return found
+
+
+class Walk:
+    """One backward pass: the cotangents by sequence number, and how contributions are added to them."""
+
+    __slots__ = ("cotangents", "entries", "owned", "pending", "raw")
+
+    def __init__(self, entries: list[Entry | None], *, raw: bool) -> None:
+        self.entries = entries
+        self.cotangents: list[Any] = [None] * len(entries)
+        self.owned: set[int] = set()  # buffers that this walk made, and nobody else has seen
+        self.pending: dict[int, list[Any]] = {}  # scatters that wait, with something below
+        self.raw = raw
+
+    def seed(self, sequence: int, cotangent: Any) -> None:
+        """Give an output its cotangent; repeated outputs add."""
+        have = self.cotangents[sequence]
+        self.cotangents[sequence] = cotangent if have is None else add(have, cotangent)
+
+    def take(self, sequence: int) -> Any:
+        """Return the finished cotangent of an entry, its waiting scatters added."""
+        waiting = self.pending.pop(sequence, None)
+        have = self.cotangents[sequence]
+        if waiting is not None:
+            rule, like = waiting[0][2], waiting[0][1][0]
+            total = rule.scatter([(op, cotangent, likes[1:]) for op, likes, _, cotangent in waiting], like)
+            have = self.cotangents[sequence] = total if have is None else add(have, total)
+        return have
+
+    def run(self, start: int, stop: int) -> None:
+        """Visit the entries `start, start - 1, ..., stop`."""
+        if self.raw:
+            self.run_raw(start, stop)
+        else:
+            self.run_lifted(start, stop)
+
+    def run_raw(self, start: int, stop: int) -> None:
+        """Visit entries with nothing below: rules compute on raw arrays."""
+        entries, cotangents, owned = self.entries, self.cotangents, self.owned
+        entry: Entry | None = None
+        try:
+            for sequence in range(start, stop - 1, -1):
+                entry = entries[sequence]
+                if entry is None:
+                    continue
+                entries[sequence] = None
+                cotangent = cotangents[sequence]
+                if cotangent is None:
+                    continue
+                cotangents[sequence] = None
+                code = entry[1]
+                if code > SCATTER:
+                    part = steps[code](cotangent, entry[2])  # type: ignore[misc]
+                elif code == PASS:
+                    part = cotangent
+                else:
+                    self.structural(entry, cotangent)
+                    continue
+                parent = entry[4][0]
+                have = cotangents[parent]
+                if have is None:
+                    cotangents[parent] = part
+                elif parent in owned:
+                    have += part
+                    cotangents[parent] = have
+                else:
+                    cotangents[parent] = have + part
+                    owned.add(parent)
+        except Exception as error:
+            note(error, entry)
+            raise
+
+    def run_lifted(self, start: int, stop: int) -> None:
+        """Visit entries with something below: each step in its scope, with the forward line."""
+        entries, cotangents = self.entries, self.cotangents
+        entry: Entry | None = None
+        try:
+            for sequence in range(start, stop - 1, -1):
+                entry = entries[sequence]
+                if entry is None:
+                    continue
+                entries[sequence] = None
+                if entry[1] == LEAF:
+                    continue
+                with backward_place(entry):
+                    cotangent = self.take(sequence)
+                    cotangents[sequence] = None
+                    if cotangent is not None:
+                        self.structural(entry, cotangent)
+        except Exception as error:
+            note(error, entry)
+            raise
+
+    def structural(self, entry: Entry, cotangent: Any) -> None:
+        """Visit one entry of any kind."""
+        code, residual = entry[1], entry[2]
+        if code == LEAF:
+            return
+        if code == MANY:
+            for (each, kept), parent in zip(residual, entry[4:], strict=True):
+                self.add(parent[0], step_of(each, cotangent, kept))
+        elif code == CALL:
+            self.call(entry, cotangent)
+        elif code == OUTPUT:
+            position, count = residual
+            slot = self.cotangents[entry[4][0]]
+            if slot is None:
+                slot = self.cotangents[entry[4][0]] = [None] * count
+            slot[position] = cotangent
+        elif code == SCATTER:
+            self.scatter(entry[4][0], residual, cotangent)
+        else:
+            self.add(entry[4][0], step_of(code, cotangent, residual))
+
+    def call(self, entry: Entry, cotangent: Any) -> None:
+        """Call a pullback, and check what it returns."""
+        pullback, operands, op, fill = entry[2]
+        if op.multiple_outputs:
+            if fill is not None:
+                cotangent = tuple(
+                    zeros_of(*like, raw=self.raw) if each is None else each
+                    for each, like in zip(cotangent, fill, strict=True)
+                )
+            else:
+                cotangent = tuple(cotangent)
+        found = pullback(cotangent)
+        if not isinstance(found, tuple):
+            msg = f"the pullback of {op!r} returned {type(found).__name__}; it must return a tuple, one cotangent or None per operand"
+            raise RuleError(msg, op=op)
+        if len(found) <= operands[-1]:
+            msg = f"the pullback of {op!r} returned {len(found)} cotangents for operand {operands[-1]} and those before it"
+            raise RuleError(msg, op=op)
+        for operand, parent in zip(operands, entry[4:], strict=True):
+            if found[operand] is not None:
+                self.add(parent[0], found[operand])
+
+    def add(self, sequence: int, part: Any) -> None:
+        """Add a contribution: existing + new."""
+        have = self.cotangents[sequence]
+        if have is None:
+            self.cotangents[sequence] = part
+        elif not self.raw:
+            self.cotangents[sequence] = add(have, part)
+        elif sequence in self.owned:
+            have += part
+            self.cotangents[sequence] = have
+        else:
+            self.cotangents[sequence] = have + part
+            self.owned.add(sequence)
+
+    def scatter(self, sequence: int, residual: Any, cotangent: Any) -> None:
+        """Add the cotangent of an indexed value into the one buffer: O(k), not O(N)."""
+        op, likes, rule = residual
+        like = likes[0]
+        if not (self.raw and isinstance(like, Aval) and type(cotangent) in HOST_TYPES):
+            self.pending.setdefault(sequence, []).append((op, likes, rule, cotangent))
+            if self.raw:
+                self.take(sequence)
+            return
+        have = self.cotangents[sequence]
+        if sequence not in self.owned or not isinstance(have, np.ndarray):
+            have = np.zeros(like.shape, like.dtype) if have is None else np.array(have, like.dtype)
+            self.owned.add(sequence)
+            self.cotangents[sequence] = have
+        rule.accumulate(op, have, cotangent, *likes[1:])
+
+
+def step_of(code: int, cotangent: Any, residual: Any) -> Any:
+    """Run one step."""
+    step = steps[code]
+    return cotangent if step is None else step(cotangent, residual)
+
+
+def zeros_of(like: Any, home: str, *, raw: bool) -> Any:
+    """Return zeros of an aval, or of a value whose shape is unknown, on a device; lifted where something stands below."""
+    out = zeros(like.shape, like.dtype) if isinstance(like, Aval) else like * 0
+    out = out if home == "cpu" else apply(make_put(home), out)
+    return out if raw else lifted(out)
+
+
+def entry_name(entry: Entry) -> str:
+    """Return the name of the operator that an entry records."""
+    code, residual = entry[1], entry[2]
+    if code == CALL:
+        return str(getattr(residual[2], "backward_name", residual[2].name))
+    if code == SCATTER:
+        return str(residual[0].name)
+    if code == ADJUST:
+        return names[residual[0]]
+    if code == MANY:
+        first = residual[0]
+        return names[first[1][0] if first[0] == ADJUST else first[0]]
+    return names[code]
+
+
+def scope_of(entry: Entry) -> tuple[str, Place | None]:
+    """Return the scope of an entry's backward step, and the place of its forward operation."""
+    name = entry_name(entry)
+    return name if name == "CustomBackward" else f"{name}.Backward", entry[3]
+
+
+def backward_place(entry: Entry) -> Any:
+    """Return a context: the phase is backward, scopes and line are those of the forward operation."""
+    return scoped(*scope_of(entry), "backward")
+
+
+def release(error: BaseException) -> None:
+    """Free what the walk's own frames hold, which the traceback of an error would keep alive."""
+    trace = error.__traceback__
+    while trace is not None:
+        if is_internal(trace.tb_frame.f_code.co_filename):
+            with suppress(RuntimeError):  # those that still run
+                trace.tb_frame.clear()
+        trace = trace.tb_next
+
+
+def note(error: Exception, entry: Entry | None) -> None:
+    """Tell in an error of the backward phase which forward line it belongs to."""
+    if entry is not None and entry[3] is not None:
+        site: Site | None = entry[3].site
+        error.add_note(f"in the backward of {entry_name(entry)}, recorded at {describe(site)}")
