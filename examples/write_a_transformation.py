@@ -41,19 +41,11 @@ class Units(xf.Transformation):
         return self.quantity(out, *unit_rule.get(op)(op, *units))
 
 
-@unit_rule(xf.ops.Mul)
-def mul_unit(op, x, y):
-    return x + y
-
-
-@unit_rule(xf.ops.Div)
-def div_unit(op, x, y):
-    return x - y
-
-
-@unit_rule(xf.ops.Square)
-def square_unit(op, x):
-    return 2 * x
+unit_rule(xf.ops.Mul)(lambda op, x, y: x + y)
+unit_rule(xf.ops.Div)(lambda op, x, y: x - y)
+unit_rule(xf.ops.Square)(lambda op, x: 2 * x)
+unit_rule(xf.ops.Neg)(lambda op, x: x)
+unit_rule(xf.ops.FullLike)(lambda op, x: 0 * x)  # ones_like, with which a gradient begins: a number without a unit
 
 
 @unit_rule(xf.ops.Add, xf.ops.Sub)
@@ -63,22 +55,12 @@ def add_unit(op, x, y):
     return x
 
 
-@unit_rule(xf.ops.Neg)
-def neg_unit(op, x):
-    return x
-
-
-@unit_rule(xf.ops.FullLike)  # ones_like and zeros_like, with which a gradient begins: shape alone, no unit
-def full_like_unit(op, like):
-    return 0 * like
-
-
 def text(unit):
     return " ".join(f"{name}^{power}" for name, power in zip("ms", unit, strict=True) if power) or "1"
 
 
-def show(label, q):
-    print(f"{label}{float(q.data if isinstance(q, Quantity) else q):.4g} {text(q.unit)}")
+def show(label, quantity):
+    print(f"{label}{quantity:.4g} {text(quantity.unit)}")
 
 
 def height(t, speed, gravity):

@@ -259,8 +259,7 @@ def test_row_14_matmul_of_every_rank_pair(rank_x, rank_y, flip_x, flip_y):
     dx, dy = pullback(cotangent)
     left = turned(x, flip_x)[None, :] if rank_x == 1 else turned(x, flip_x)
     right = turned(y, flip_y)[:, None] if rank_y == 1 else turned(y, flip_y)
-    full = cotangent[..., None, :] if rank_x == 1 < rank_y else cotangent[..., None] if rank_y == 1 < rank_x else cotangent
-    full = np.reshape(full, (1, 1)) if rank_x == rank_y == 1 else full
+    full = np.reshape(cotangent, np.matmul(left, right).shape)
     want_x = turned(reduced(full @ np.swapaxes(right, -1, -2), left.shape), flip_x and rank_x > 1)
     want_y = turned(reduced(np.swapaxes(left, -1, -2) @ full, right.shape), flip_y and rank_y > 1)
     assert_allclose(dx, want_x.reshape(x.shape))

@@ -67,7 +67,8 @@ def test_other_arguments_pass_through_untouched():
         return rest[0](x) * more["n"]
 
     assert_array_equal(xf.grad(function)(X, "label", [True, None], np.sum, key={"a": 1}, n=3), [3.0, 3.0, 3.0])
-    assert_array_equal(xf.grad(functools.partial(function, n=3, key={"a": 1}))(X, "label", [True, None], np.sum), [3.0] * 3)
+    bound = functools.partial(function, n=3, key={"a": 1})
+    assert_array_equal(xf.grad(bound)(X, "label", [True, None], np.sum), [3.0] * 3)
 
 
 def test_has_aux():
@@ -142,7 +143,8 @@ def test_a_gradient_has_the_dtype_of_its_primal(dtype):
     x, other = X.astype(dtype), X.astype("float64")
     value, slope = xf.value_and_grad(lambda x: (np.sin(x) * x + 2.0 * x**2).sum())(x)
     assert value.dtype == slope.dtype == dtype
-    assert_allclose(slope, np.cos(X) * X + np.sin(X) + 4 * X, rtol={"float16": 5e-3, "float32": 1e-6, "float64": 1e-13}[dtype])
+    tolerance = {"float16": 5e-3, "float32": 1e-6, "float64": 1e-13}[dtype]
+    assert_allclose(slope, np.cos(X) * X + np.sin(X) + 4 * X, rtol=tolerance)
     mixed = xf.grad(lambda x: (x * other).sum())(x)
     assert mixed.dtype == dtype
     assert xf.grad(xf.grad(lambda v: v**3))(np.dtype(dtype).type(2.0)).dtype == dtype
@@ -207,7 +209,7 @@ def test_vjp_can_be_called_many_times_and_later():
 ])  # fmt: skip
 def test_outputs_that_are_no_real_scalar(out, said):
     for function in (xf.grad, xf.value_and_grad):
-        with pytest.raises(GradientError, match=r"Gradient only defined for scalar-output functions.*" + said) as caught:
+        with pytest.raises(GradientError, match=r"Gradient only defined for scalar-output.*" + said) as caught:
             function(out)(X)
         assert isinstance(caught.value, TypeError)
         assert xf.stack() == ()
@@ -290,7 +292,7 @@ def test_an_exception_of_the_function_passes_unchanged():
     (lambda x: xf.grad(lambda y: xf.grad(lambda z: x * y * z)(1.0) * y)(x), 3.0, 4 * 3.0),  # 2 x y at y = x
     (lambda x: xf.grad(lambda y: xf.stop_gradient(x) * y * y)(x), 3.0, 6.0),
     (lambda x: xf.vjp(lambda y: x * y, x)[1](x)[0], 3.0, 6.0),
-    (lambda x: (lambda pull: pull(x * x)[0])(xf.vjp(np.sin, x)[1]), 0.5, np.cos(0.5) - 0.25 * np.sin(0.5)),
+    (lambda x: xf.vjp(np.sin, x)[1](x * x)[0], 0.5, np.cos(0.5) - 0.25 * np.sin(0.5)),
     (lambda x: xf.grad(lambda y: x)(1.0) + x, 3.0, 1.0),
     (lambda x: xf.value_and_grad(lambda y: x * np.sin(y))(x)[0], 0.5, np.sin(0.5) + 0.5 * np.cos(0.5)),
 ])  # fmt: skip

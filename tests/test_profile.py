@@ -331,7 +331,7 @@ def test_table():
         x = xf.array(np.ones((4, 4)))
         for _ in range(3):
             x = x * 2.0
-        xf.apply(Slow(5), x)
+        xf.apply(Slow(80), x)
     lines = profile.table().splitlines()
     assert lines[0].split() == ["operator", "phase", "calls", "self", "ms", "self", "%", "total", "ms", "MB", "shapes"]
     assert lines[1].split()[:3] == ["Slow", "forward", "1"]

@@ -1,6 +1,5 @@
-"""The stack: apply, layers in every form, order and cursor, what may stand where, exceptions, threads, scopes, observers."""
+"""The stack: apply, layers in every form, order and cursor, what may stand where, exceptions, scopes, observers."""
 
-import asyncio
 import contextlib
 import warnings
 
@@ -66,7 +65,7 @@ def test_apply_with_layers_but_no_tracked_input_is_raw_and_walks_the_stack():
 @pytest.mark.parametrize("value", ["text", None, [1.0], object(), {"a": 1.0}])
 def test_apply_refuses_what_is_no_array(value):
     for layers in (contextlib.nullcontext(), Log(), xf.Grad()):
-        with layers, pytest.raises(OperandTypeError, match="Add: operand 1 is .*no array"):
+        with layers, pytest.raises(OperandTypeError, match=r"Add: operand 1 is .*no array"):
             xf.apply(xf.ops.Add(), X, value)
         assert xf.stack() == ()
 
@@ -181,14 +180,14 @@ def test_a_rewriting_layer_below_a_tape_is_refused_when_the_tape_is_pushed():
 
 
 def test_a_rewriting_layer_is_refused_when_a_gradient_is_computed_under_it():
-    out, pullback = xf.vjp(np.sin, X)
+    _, pullback = xf.vjp(np.sin, X)
     with xf.Grad() as tape:
         x = tape.attach(X)
         y = np.sin(x)
     with CosForSin() as layer:
         with pytest.raises(LayerError, match=r"CosForSin.*Grad.*grad\(layer\(f\)\)"):
             pullback(np.ones(3))
-        with pytest.raises(LayerError, match="CosForSin.*Grad"):
+        with pytest.raises(LayerError, match=r"CosForSin.*Grad"):
             tape.gradient(y, x, np.ones(3))
         assert xf.stack() == (layer,)
     assert_array_equal(pullback(np.ones(3))[0], np.cos(X))
@@ -248,57 +247,6 @@ def test_out_of_order():
     assert xf.stack() == ()
     with pytest.raises(LayerOrderError, match="not on this stack"):
         second.__exit__(None, None, None)
-
-
-# ------------------------------------------------------------------ yield
-
-
-def test_a_layer_around_a_yield_is_refused():
-    def generator():
-        with Log():
-            yield 1
-
-    def fine():
-        with Log():
-            value = xnp.sin(X)
-        yield value
-
-    async def asynchronous():
-        with Log():
-            yield 1
-
-    async def run():
-        return [item async for item in asynchronous()]
-
-    with pytest.raises(LayerError, match="stands around a yield"):
-        list(generator())
-    assert xf.stack() == ()
-    assert_array_equal(next(fine()), np.sin(X))
-    with pytest.raises(LayerError, match="stands around a yield"):
-        asyncio.run(run())
-
-
-def test_a_layer_around_the_yield_of_a_context_manager_is_fine():
-    @contextlib.contextmanager
-    def logged():
-        with Log() as layer:
-            yield layer
-
-    with logged() as layer:
-        assert xf.stack() == (layer,)
-    assert xf.stack() == ()
-
-    @contextlib.asynccontextmanager
-    async def later():
-        with Log() as layer:
-            yield layer
-
-    async def run():
-        async with later() as layer:
-            assert xf.stack() == (layer,)
-        assert xf.stack() == ()
-
-    asyncio.run(run())
 
 
 # ------------------------------------------------------------------ exceptions
@@ -391,7 +339,8 @@ def test_observer_hooks():
         xnp.sin(X)
         with pytest.raises(KeyError):
             xnp.exp(X)
-    assert [event[:2] for event in events] == [("before", "Sin"), ("after", "Sin"), ("before", "Exp"), ("failed", "Exp")]
+    assert [event[0] for event in events] == ["before", "after", "before", "failed"]
+    assert [event[1] for event in events] == ["Sin", "Sin", "Exp", "Exp"]
     assert low in events[0][2]
     assert events[1][2:] == (1, (3,))
     assert events[3][2:] == (3, KeyError)

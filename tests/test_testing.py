@@ -316,8 +316,20 @@ def test_good_layers_pass(kind):
     check_transformation(kind)
 
 
-def test_a_tape_passes():
-    check_transformation(xf.Grad, reusable=False)
+BUILT_IN = {
+    "Device(cpu)": (lambda: xf.Device("cpu"), True),
+    "Device(strict)": (lambda: xf.Device("array_api_strict:device1"), True),
+    "Grad": (xf.Grad, False),
+    "NanGuard": (xf.NanGuard, True),
+    "Profile": (xf.Profile, True),
+    "Trace": (xf.Trace, False),
+}
+
+
+@pytest.mark.parametrize("layer", BUILT_IN)
+def test_built_in_layers_pass(layer):
+    make, reusable = BUILT_IN[layer]
+    check_transformation(make, reusable=reusable)
 
 
 class Liar(CosForSin):

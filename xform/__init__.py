@@ -88,10 +88,11 @@ _MODULES = ("core", "layers", "numpy", "ops", "plugins", "programs", "testing", 
 
 __all__ = [
     "LAYER_API", "Array", "Aval", "Backend", "Device", "Grad", "NanGuard", "Observer", "Operator", "Profile", "Program",
-    "Rewriter", "RuleTable", "Trace", "Transformation", "Value", "XformError", "apply", "array", "aval_of", "batch_rule",
-    "bilinear", "carry", "concrete", "current", "custom_gradient", "device_put", "eval_shape", "grad", "jvp_rule", "layer",
-    "layers", "linear", "make_program", "name", "named_scope", "ops", "partials", "register", "register_backend", "stack",
-    "stop_gradient", "to_numpy", "trace", "transformations", "tree", "value_and_grad", "values", "vjp", "vjp_rule", "where",
+    "Rewriter", "RuleTable", "Trace", "Transformation", "Value", "XformError", "apply", "array", "aval_of",
+    "batch_rule", "bilinear", "carry", "concrete", "current", "custom_gradient", "device_put", "eval_shape", "grad",
+    "jvp_rule", "layer", "layers", "linear", "make_program", "name", "named_scope", "ops", "partials", "register",
+    "register_backend", "stack", "stop_gradient", "to_numpy", "trace", "transformations", "tree", "value_and_grad",
+    "values", "vjp", "vjp_rule", "where",
 ]  # fmt: skip
 
 

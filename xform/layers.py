@@ -8,8 +8,8 @@ from typing import Any
 
 from xform import tree, values
 from xform.core.backend import SCALAR_TYPES, is_raw
-from xform.core.source import boundary, install_hook
-from xform.core.stack import Transformation, set_decorator
+from xform.core.source import boundary
+from xform.core.stack import Transformation, set_maker
 from xform.core.value import Array, Value
 
 __all__ = ["decorated", "lifted", "values"]
@@ -40,5 +40,4 @@ def lifted(x: Any) -> Any:
     return out
 
 
-set_decorator(decorated)
-install_hook()
+set_maker("decorate", decorated)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from xform import ops
+from xform import ops, tree
 from xform.core.aval import aval_of
 from xform.core.backend import HOST_TYPES, device_of, namespace_of
 from xform.core.devices import to_host
@@ -71,7 +71,7 @@ def unary_method(function: Method) -> Method:
 BINARY = {
     "add": ops.Add(), "sub": ops.Sub(), "mul": ops.Mul(), "truediv": ops.Div(), "pow": ops.Pow(),
     "floordiv": ops.FloorDivide(), "mod": ops.Remainder(), "and": ops.BitwiseAnd(), "or": ops.BitwiseOr(),
-    "xor": ops.BitwiseXor(),
+    "xor": ops.BitwiseXor(), "lshift": ops.LeftShift(), "rshift": ops.RightShift(),
 }  # fmt: skip
 COMPARISONS = {
     "lt": ops.Less(), "le": ops.LessEqual(), "gt": ops.Greater(), "ge": ops.GreaterEqual(), "eq": ops.Equal(),
@@ -92,7 +92,7 @@ MATMUL = ops.Matmul()
 
 
 def _divmod(self: Value, other: Any) -> tuple[Any, Any]:
-    return self // other, self % other  # type: ignore[operator]
+    return self // other, self % other
 
 
 # ------------------------------------------------------------------ indexing, iteration
@@ -100,9 +100,14 @@ def _divmod(self: Value, other: Any) -> tuple[Any, Any]:
 
 def _setitem(self: Value, index: Any, value: Any) -> None:
     msg = (
-        f"assignment into {self!r} at {describe(user_site())}: values do not change in place; write x = x.at[i].set(v), or "
-        "fill out = xf.buffer(shape, dtype) in a loop"
+        f"assignment into {self!r} at {describe(user_site())}: values do not change in place; "
+        "write x = x.at[i].set(v), or fill out = xf.buffer(shape, dtype) in a loop"
     )
+    raise WriteError(msg, value=self)
+
+
+def _delitem(self: Value, index: Any) -> None:
+    msg = f"del of an element of {self!r} at {describe(user_site())}: values do not change; select what stays: x[keep]"
     raise WriteError(msg, value=self)
 
 
@@ -154,7 +159,8 @@ def _tolist(self: Value) -> Any:
 def _repr(self: Value) -> str:
     aval = aval_of(self)
     if type(self) is Array:
-        return f"Array<{aval!r}: {np.array2string(np.asarray(self.data), threshold=8)}>" if _host(self) else f"Array<{aval!r}>"
+        data = f": {np.array2string(np.asarray(self.data), threshold=8)}" if _host(self) else ""
+        return f"Array<{aval!r}{data}>"
     return f"{type(self).__name__}<{aval!r}, {getattr(self.owner, 'name', self.owner)}>"
 
 
@@ -187,19 +193,19 @@ def _array_ufunc(self: Value, ufunc: np.ufunc, method: str, *inputs: Any, **kwar
     return _other_ufunc(ufunc, method, inputs, kwargs)
 
 
-REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all", "logical_or": "any"}
+REDUCTIONS = {
+    "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all", "logical_or": "any",
+}  # fmt: skip
 ACCUMULATIONS = {"add": "cumsum", "multiply": "cumprod"}
+LISTED = "xform.numpy lists what has (wrap other code in xf.custom_gradient)"
 
 
 def _other_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = ufunc.__name__
-    if kwargs.pop("out", None) is not None or method == "at":
-        msg = (
-            f"np.{name} would write a value into an array (out=, or an augmented assignment such as a += v), at "
-            f"{describe(user_site())}; nothing was written. Write a = a + v, x = x.at[i].set(v), or fill "
-            "out = xf.buffer(shape, dtype)"
-        )
-        raise WriteError(msg, ufunc=ufunc)
+    if kwargs.get("out") is not None or method == "at":
+        written = inputs[0] if method == "at" else kwargs["out"]
+        return _write(f"np.{name}", getattr(ufunc, method), inputs, kwargs, written)
+    kwargs.pop("out", None)
     target: Any = None
     if method == "__call__":
         dtype = kwargs.pop("dtype", None)
@@ -218,20 +224,39 @@ def _other_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
     if target is None or (method == "__call__" and kwargs):
         extra = f" with {', '.join(kwargs)}=" if kwargs else ""
         shown = f"np.{name}" if method == "__call__" else f"np.{name}.{method}"
-        msg = f"{shown}{extra} has no meaning on values; xform.numpy lists what has (wrap other code in xf.custom_gradient)"
+        msg = f"{shown}{extra} has no meaning on values; {LISTED}"
         raise OperandTypeError(msg, ufunc=ufunc)
     return target(*inputs, **kwargs)
 
 
+#: functions of NumPy that write into their first argument
+WRITERS = ("copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask")
+
+
+def _write(shown: str, call: Method, args: Any, kwargs: dict[str, Any], written: Any) -> Any:
+    """Let NumPy write plain arrays into an ndarray; raise first where a layer would lose a value."""
+    into = any(isinstance(leaf, Value) for leaf in tree.leaves(written))
+    if into or any(isinstance(leaf, Value) and type(leaf) is not Array for leaf in tree.leaves((args, kwargs))):
+        what = "into a value" if into else "a value into an array (out=, or an augmented assignment such as a += v)"
+        msg = (
+            f"{shown} would write {what}, at {describe(user_site())}; nothing was written. Write a = a + v, "
+            "x = x.at[i].set(v), np.stack([...]), or fill out = xf.buffer(shape, dtype)"
+        )
+        raise WriteError(msg, function=call)
+    args, kwargs = tree.map(lambda leaf: apply(READ_ARRAY, leaf) if type(leaf) is Array else leaf, (args, kwargs))
+    return call(*args, **kwargs)
+
+
 def _array_function(self: Value, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if kwargs.get("out") is not None:
+        return _write(f"np.{func.__name__}", func, args, kwargs, kwargs["out"])
+    if func.__name__ in WRITERS:
+        return _write(f"np.{func.__name__}", func, args, kwargs, args[0] if args else next(iter(kwargs.values())))
     module: Any = namespace().linalg if func.__module__ == "numpy.linalg" else namespace()
     target = getattr(module, func.__name__, None)
     if target is None:
-        msg = f"np.{func.__name__} has no meaning on values yet; xform.numpy lists what has (wrap other code in xf.custom_gradient)"
+        msg = f"np.{func.__name__} has no meaning on values yet; {LISTED}"
         raise OperandTypeError(msg, function=func)
-    if kwargs.get("out") is not None:
-        msg = f"np.{func.__name__}(out=...) would write a value into an array; use its result"
-        raise WriteError(msg, function=func)
     return target(*args, **kwargs)
 
 
@@ -256,17 +281,17 @@ ATTRIBUTES: dict[str, Method] = {
     "dtype": lambda self: aval_of(self).dtype,
     "ndim": lambda self: len(aval_of(self).shape),
     "size": lambda self: aval_of(self).size,
-    "T": lambda self: ops.transpose(self),
-    "mT": lambda self: ops.matrix_transpose(self),
-    "real": lambda self: ops.real(self),
-    "imag": lambda self: ops.imag(self),
-    "at": lambda self: ops.At(self),
+    "T": ops.transpose,
+    "mT": ops.matrix_transpose,
+    "real": ops.real,
+    "imag": ops.imag,
+    "at": ops.At,
     "device": _device,
 }
 
 METHODS = (
-    "all", "any", "argmax", "argmin", "astype", "choose", "clip", "conj", "cumprod", "cumsum", "diagonal", "dot", "max", "mean",
-    "min", "prod", "ravel", "repeat", "squeeze", "std", "sum", "swapaxes", "take", "trace", "var",
+    "all", "any", "argmax", "argmin", "astype", "choose", "clip", "conj", "cumprod", "cumsum", "diagonal", "dot", "max",
+    "mean", "min", "prod", "ravel", "repeat", "squeeze", "std", "sum", "swapaxes", "take", "trace", "var",
 )  # fmt: skip
 
 
@@ -312,7 +337,8 @@ def install() -> None:
     table |= {name: _named_method(name) for name in METHODS}
     table |= {
         "__matmul__": _matmul, "__rmatmul__": _rmatmul, "__divmod__": _divmod,
-        "__getitem__": ops.getitem, "__setitem__": _setitem, "__len__": _len, "__iter__": _iter, "__hash__": None,
+        "__getitem__": ops.getitem, "__setitem__": _setitem, "__delitem__": _delitem,
+        "__len__": _len, "__iter__": _iter, "__hash__": None,
         "__array__": _array, "__array_ufunc__": _array_ufunc, "__array_function__": _array_function,
         "__array_namespace__": _array_namespace, "__repr__": _repr, "__str__": _str, "__format__": _format,
         "item": _read("item"), "tolist": _tolist, "reshape": _reshape, "transpose": _transpose, "copy": _copy,

@@ -58,6 +58,7 @@ EXTREMA = [
     case("argmax", lambda a: xnp.argmax(a, axis=1), x, order=0),
     case("argmin", xnp.argmin, x, order=0),
     case("argsort", lambda a: xnp.argsort(a, axis=0), x, order=0),
+    case("sort of integers", lambda a: xnp.sort(a, axis=0), np.array([[3, 1], [2, 2], [0, 5]]), order=0),
     case("all", lambda a: xnp.all(a, axis=0), x > 0, order=0),
     case("any", lambda a: xnp.any(a, axis=0), x > 1, order=0),
     case("count_nonzero", lambda a: xnp.count_nonzero(a, axis=1), zeros, order=0),

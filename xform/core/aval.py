@@ -124,9 +124,10 @@ def as_numpy_dtype(dtype: Any) -> np.dtype[Any]:
 
 def _named_dtype(dtype: Any) -> np.dtype[Any]:
     try:
-        return np.dtype(dtype)
+        found: np.dtype[Any] = np.dtype(dtype)
+        return found
     except TypeError:
-        name = getattr(dtype, "name", None) or str(dtype)
+        name = str(getattr(dtype, "name", None) or dtype)
         return np.dtype(name.rsplit(".", 1)[-1].strip("'<> "))
 
 
@@ -160,9 +161,7 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
         offset = ndim - len(shape)
         for axis, length in enumerate(shape, offset):
             have = out[axis]
-            if have == 1:
-                out[axis] = length
-            elif have is None and length not in (1, None):
+            if have == 1 or (have is None and length not in (1, None)):
                 out[axis] = length
             elif length not in (1, None, have):
                 listed = " and ".join(str(shape) for shape in shapes)

@@ -94,7 +94,8 @@ def shared_namespace(operator: str, arrays: Any) -> Any:
             continue
         xp = namespace_of(array)
         if xp is None:
-            msg = f"{operator}: operand {position} is {type(array).__name__}, no array; convert it with xform.numpy.array"
+            kind = type(array).__name__
+            msg = f"{operator}: operand {position} is {kind}, no array; convert it with xform.numpy.array"
             raise OperandTypeError(msg, value=array, argument=position)
         if found is None:
             found, first = xp, array

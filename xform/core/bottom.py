@@ -7,13 +7,20 @@ from typing import Any
 import numpy as np
 
 from xform.core.aval import aval_of
-from xform.core.backend import HOST_TYPES, shared_namespace
-from xform.core.errors import EscapedValueError, IndexOperandError, OperandError, OperandTypeError, ShapeError, XformError
+from xform.core.backend import HOST_TYPES, is_raw, shared_namespace
+from xform.core.errors import (
+    EscapedValueError,
+    IndexOperandError,
+    OperandError,
+    OperandTypeError,
+    ShapeError,
+    XformError,
+)
 from xform.core.operator import Operator
 from xform.core.source import describe, hidden, user_site
 from xform.core.value import Array, Value
 
-__all__ = ["binary", "escaped", "evaluate", "unary", "wrap"]
+__all__ = ["binary", "escaped", "evaluate", "no_array", "unary", "wrap"]
 
 __tracebackhide__ = hidden
 
@@ -41,13 +48,15 @@ def unary(op: Operator, x: Any) -> Any:
         return evaluate_any(op, (x,))
     try:
         found = kernel(raw)
-    except (ValueError, TypeError):  # said again in our words
-        return evaluate_any(op, (x,))
-    if raw is x:
-        return found
-    out = Array()
-    out.data = found
-    return out
+    except (ValueError, TypeError):  # said again in our words, below and not in here: one cause is enough
+        pass
+    else:
+        if raw is x:
+            return found
+        out = Array()
+        out.data = found
+        return out
+    return evaluate_any(op, (x,))
 
 
 def binary(op: Operator, x: Any, y: Any) -> Any:
@@ -59,13 +68,15 @@ def binary(op: Operator, x: Any, y: Any) -> Any:
         return evaluate_any(op, (x, y))
     try:
         found = kernel(left, right)
-    except (ValueError, TypeError):  # said again in our words
-        return evaluate_any(op, (x, y))
-    if left is x and right is y:
-        return found
-    out = Array()
-    out.data = found
-    return out
+    except (ValueError, TypeError):  # said again in our words, as above
+        pass
+    else:
+        if left is x and right is y:
+            return found
+        out = Array()
+        out.data = found
+        return out
+    return evaluate_any(op, (x, y))
 
 
 def evaluate_any(op: Operator, values: tuple[Any, ...]) -> Any:
@@ -115,7 +126,13 @@ def _array(raw: Any) -> Array:
 
 def explain(op: Operator, arrays: list[Any], error: Exception) -> XformError | None:
     """Return the error of a built-in operator in our words, or None where the user's own must pass unchanged."""
-    if isinstance(error, XformError | np.linalg.LinAlgError) or not type(op).__module__.startswith("xform.ops"):
+    if isinstance(error, XformError) or not type(op).__module__.startswith("xform.ops"):
+        return None
+    if isinstance(error, np.linalg.LinAlgError):  # a matrix may be singular, which is NumPy's to say, or no matrix
+        try:
+            op.infer(*map(aval_of, arrays))
+        except XformError as inferred:
+            return inferred
         return None
     operands = []
     for position, array in enumerate(arrays):
@@ -125,7 +142,11 @@ def explain(op: Operator, arrays: list[Any], error: Exception) -> XformError | N
             operands.append(f"operand {position}: {type(array).__name__}, no array")
     kinds: dict[type, type[XformError]] = {ValueError: ShapeError, TypeError: OperandTypeError, IndexError: IndexOperandError}
     kind = next((ours for theirs, ours in kinds.items() if isinstance(error, theirs)), OperandError)
-    msg = f"{op!r}: {error} ({', '.join(operands)}; at {describe(user_site())})"
+    remedy = {
+        ShapeError: "; reshape an operand, or insert axes with x[:, None]",
+        OperandTypeError: "; convert with x.astype(dtype)",
+    }
+    msg = f"{op!r}: {str(error).strip()}{remedy.get(kind, '')} ({', '.join(operands)}; at {describe(user_site())})"
     return kind(msg, op=op, operands=tuple(arrays))
 
 
@@ -137,6 +158,14 @@ def peeled(op: Operator, value: Value) -> Any:
     if isinstance(inner, Value) or inner is None:
         raise escaped(op, value)
     return inner
+
+
+def no_array(op: Operator, values: tuple[Any, ...]) -> OperandTypeError:
+    """Make the error for the operand that is no array."""
+    position = next(n for n, value in enumerate(values) if not (isinstance(value, Value) or is_raw(value)))
+    found = values[position]
+    msg = f"{op.name}: operand {position} is {type(found).__name__}, no array; convert it with xform.numpy.array"
+    return OperandTypeError(msg, op=op, value=found, argument=position)
 
 
 def escaped(op: Operator, value: Value) -> EscapedValueError:

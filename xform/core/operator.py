@@ -36,6 +36,8 @@ class Operator:
     impure: ClassVar[bool] = False
     #: reads a property of a value and computes nothing that a derivative could reach (`HostRead`, scopes)
     attribute_like: ClassVar[bool] = False
+    #: tells an observer of another operation; observers ignore it
+    observes: ClassVar[bool] = False
     #: returns its operand itself: a tape shares the operand's slot
     identity_like: ClassVar[bool] = False
     #: computes on NumPy arrays and scalars directly, e.g. a ufunc; `evaluate` serves where this is None

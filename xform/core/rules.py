@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 from xform.core.aval import Aval, aval_of, dtype_of
@@ -105,9 +106,10 @@ class RuleTable:
         rule = self.rules.get(type(op))
         if rule is None and self.missing == "raise":
             name = type(op).__name__
+            declare = " declare the operator with partials or linear," if self in (vjp_rule, jvp_rule) else ""
             msg = (
-                f"{op!r} has no {self.name} rule; write one with @{self.name}_rule({name}), declare the operator with "
-                f"partials or linear, or say why there is none: {self.name}_rule.none({name}, why=...)"
+                f"{op!r} has no {self.name} rule; write one with @{self.name}_rule({name}),{declare} "
+                f"or say why there is none: {self.name}_rule.none({name}, why=...)"
             )
             raise MissingRuleError(msg, op=op, table=self)
         return rule
@@ -129,7 +131,7 @@ def like_of(value: Any) -> Any:
 
 def operand_names(kind: OperatorClass) -> tuple[str, ...]:
     """Return the names of the operands, as `evaluate(self, xp, ...)` gives them."""
-    code = inspect.unwrap(kind.evaluate).__code__
+    code: CodeType = inspect.unwrap(kind.evaluate).__code__
     return code.co_varnames[2 : code.co_argcount]
 
 
@@ -143,7 +145,7 @@ class Partials:
         self.functions = functions
         self.names = operand_names(kind)
         self.needs = tuple(
-            () if fn is None else fn.__code__.co_varnames[1 : fn.__code__.co_argcount]  # type: ignore[attr-defined]
+            () if fn is None else fn.__code__.co_varnames[1 : fn.__code__.co_argcount]
             for fn in functions
         )
         if len(self.names) != len(functions):
@@ -195,8 +197,8 @@ class Linear:
     (indices, conditions) are given to the transpose as they are, after the cotangent, and have no derivative.
 
     An operator that picks elements of operand 0 may add its cotangent into one buffer instead of making a dense array:
-    `accumulate(op, buffer, cotangent, *others)` writes into a raw NumPy buffer, `scatter([(op, cotangent, others), ...],
-    like)` is one operation for many of them.
+    `accumulate(op, buffer, cotangent, *others)` writes into a raw NumPy buffer, and `scatter([(op, cotangent, others),
+    ...], like)` is one operation for many of them.
     """
 
     __slots__ = ("accumulate", "kind", "linear_in", "scatter", "transpose")

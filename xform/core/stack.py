@@ -21,7 +21,7 @@ from xform.core.bottom import binary, evaluate, unary
 from xform.core.errors import LayerError, LayerOrderError, RuleError
 from xform.core.operator import Operator
 from xform.core.place import place
-from xform.core.source import describe, hide_frames, hidden, refuse_yield, user_site
+from xform.core.source import describe, hidden, hide_frames, install_hook, refuse_yield, user_site
 from xform.core.value import Value
 
 __all__ = ["BOTTOM", "Level", "Observer", "Rewriter", "Transformation", "apply", "carry", "concrete", "cursor", "stack"]
@@ -68,6 +68,8 @@ class Transformation:
     below: ClassVar[tuple[str, ...]] = ()
     #: effects that may not stand below this layer
     refuses: ClassVar[tuple[str, ...]] = ()
+    #: whether operations are recorded for a replay
+    records: ClassVar[bool] = False
     #: whether values of this layer can only be read any more
     ended: bool = False
     __tree_leaf__ = True
@@ -184,12 +186,16 @@ class Observer(Transformation):
         """Return the function that calls the hooks around the operation."""
         before, after, failed, interpret = self.before, self.after, self.failed, below.interpret
         seen: list[bool] = []  # of this push alone: the layer may be in use elsewhere
+        if any(level.layer is not None and level.layer.records for level in levels(below)):
+            return self._bind_recorded(interpret, seen)
 
         def run(op: Operator, values: tuple[Any, ...]) -> Any:
             here = _get()
             _set(below)
             if not seen:
                 seen.append(True)
+            if op.observes:
+                return interpret(op, values)
             try:
                 token = before(op, values)
                 try:
@@ -200,6 +206,20 @@ class Observer(Transformation):
                 after(token, op, values, out)
             finally:
                 _set(here)
+            return out
+
+        vars(run)["seen"] = seen
+        return run
+
+    def _bind_recorded(self, interpret: Interpret, seen: list[bool]) -> Interpret:
+        """Return the function for a place above a recorder: it leaves an operator that observes, now and on replay."""
+
+        def run(op: Operator, values: tuple[Any, ...]) -> Any:
+            if not seen:
+                seen.append(True)
+            out = interpret(op, values)
+            if not op.observes and not op.attribute_like:
+                interpret(_makers["observe"](self, op, len(values)), (*values, *(out if op.multiple_outputs else (out,))))
             return out
 
         vars(run)["seen"] = seen
@@ -386,14 +406,18 @@ def concrete(value: Any) -> Any:
     return value
 
 
-_decorators: list[Callable[[Transformation, Callable[..., Any]], Callable[..., Any]]] = []
+#: what the core needs of modules above it: "decorate" of `xform.layers`, "observe" of `xform.ops.structural`
+_makers: dict[str, Callable[..., Any]] = {}
+
+
+def set_maker(name: str, make: Callable[..., Any]) -> None:
+    """Install what stands above the core: `decorate(layer, fun)`, and `observe(observer, op, count)`."""
+    _makers[name] = make
 
 
 def decorate(layer: Transformation, fun: Callable[..., Any]) -> Callable[..., Any]:
-    """Make `layer(fun)`; how arguments are lifted is installed by `xform.layers`, which knows containers."""
-    return _decorators[-1](layer, fun)
+    """Make `layer(fun)`."""
+    return _makers["decorate"](layer, fun)  # type: ignore[no-any-return]
 
 
-def set_decorator(make: Callable[[Transformation, Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Install what `layer(fun)` does."""
-    _decorators[:] = [make]
+install_hook()

@@ -5,9 +5,13 @@ from typing import Any as _Any
 
 from xform.numpy.creation import *
 from xform.numpy.dtypes import *
-from xform.ops.broadcast import astype, broadcast_to
 from xform.numpy.elementwise import *
+from xform.numpy.products import *
 from xform.numpy.shaping import *
+from xform.ops.broadcast import astype, broadcast_to
+from xform.ops.cumulative import cumprod, cumsum, prod
+from xform.ops.differences import diff, trapezoid
+from xform.ops.extrema import amax, amin, argmax, argmin, max, min, ptp
 from xform.ops.gather import (
     choose,
     compress,
@@ -19,10 +23,6 @@ from xform.ops.gather import (
     take_along_axis,
     unravel_index,
 )
-from xform.numpy.products import *
-from xform.ops.cumulative import cumprod, cumsum, prod
-from xform.ops.differences import diff, trapezoid
-from xform.ops.extrema import amax, amin, argmax, argmin, max, min, ptp
 from xform.ops.reductions import all, any, count_nonzero, mean, sum
 from xform.ops.searching import argwhere, flatnonzero, nonzero, searchsorted
 from xform.ops.sorting import argsort, sort

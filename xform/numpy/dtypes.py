@@ -34,6 +34,7 @@ from xform.core.aval import Aval, aval_of, broadcast_shapes
 from xform.core.backend import is_raw
 from xform.core.errors import ShapeError
 from xform.core.value import Value
+from xform.ops.stacking import nested
 
 __all__ = [
     "bool",
@@ -161,8 +162,6 @@ def isrealobj(x: Any) -> Any:
 def _aval(x: Any) -> Aval:
     """Return the aval of an array, a value, or nested lists of them."""
     if isinstance(x, tuple | list):
-        from xform.ops.stacking import nested  # noqa: PLC0415  (only lists need it)
-
         x = nested(x)
     return aval_of(x)
 

@@ -1,5 +1,4 @@
 """All built-in operators, by family, and the functions that apply them."""
-# ruff: noqa: F403  (each family states its public names in __all__)
 
 import importlib as _importlib
 from typing import Any as _Any
@@ -7,6 +6,7 @@ from typing import Any as _Any
 from xform.ops.arithmetic import *
 from xform.ops.batching import *
 from xform.ops.broadcast import *
+from xform.ops.broadcast_batch import *
 from xform.ops.closeness import *
 from xform.ops.comparisons import *
 from xform.ops.complexes import *

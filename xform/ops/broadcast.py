@@ -11,12 +11,11 @@ from typing import Any
 import attrs
 import numpy as np
 
-from xform import ops  # names of other families are looked up when a rule runs
 from xform.core.aval import Aval, aval_of, broadcast_shapes
 from xform.core.backend import SCALAR_TYPES
 from xform.core.errors import DtypeError, ShapeError
 from xform.core.operator import Operator, interned
-from xform.core.rules import batch_rule, jvp_rule, linear, set_settlers
+from xform.core.rules import jvp_rule, linear, set_settlers
 from xform.core.stack import apply
 from xform.ops.base import Parameterless
 from xform.ops.create import zeros_like
@@ -25,6 +24,7 @@ __all__ = [
     "Astype",
     "BroadcastLike",
     "BroadcastTo",
+    "Lead",
     "SumLike",
     "SumTo",
     "astype",
@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 Shape = tuple[int, ...]
-Batched = tuple[Any, int]
 _ndarray = np.ndarray
 _add: Any = np.add.reduce
 
@@ -59,6 +58,22 @@ class BroadcastTo(Operator):
     def evaluate(self, xp: Any, x: Any) -> Any:
         """Make a read-only view."""
         return broadcast_view(x, self.shape) if xp is np else xp.broadcast_to(x, self.shape)
+
+
+@attrs.frozen
+class Lead(Operator):
+    """The operand repeated along a new axis in front, whatever its own shape is."""
+
+    size: int
+
+    def infer(self, x: Aval) -> Aval:
+        """One more axis."""
+        return Aval((self.size, *x.shape), x.dtype)
+
+    def evaluate(self, xp: Any, x: Any) -> Any:
+        """Make the view."""
+        x = xp.asarray(x)
+        return broadcast_view(x, (self.size, *x.shape)) if xp is np else xp.broadcast_to(x, (self.size, *x.shape))
 
 
 class BroadcastLike(Parameterless):
@@ -208,8 +223,10 @@ class Astype(Operator):
 cast = interned(Astype)
 make_sum_to = interned(SumTo)
 make_broadcast_to = interned(BroadcastTo)
+make_lead = interned(Lead)
 
 linear(BroadcastTo, lambda op, t, x: sum_to_like(t, x))
+linear(Lead, lambda op, t, x: sum_to_like(t, x))
 linear(SumTo, lambda op, t, x: sum_to_like(t, x))
 linear(BroadcastLike, lambda op, t, x, like: sum_to_like(t, x), linear_in=(0,))
 linear(SumLike, lambda op, t, x, like: sum_to_like(t, x), linear_in=(0,))
@@ -222,73 +239,6 @@ def astype_jvp(op: Astype, primals: tuple[Any, ...], tangents: tuple[Any, ...]) 
     out = apply(op, primals[0])
     smooth = np.dtype(op.dtype).kind in "fc" and tangents[0] is not None
     return out, apply(op, tangents[0]) if smooth else None
-
-
-# ------------------------------------------------------------------ batches: the batch axis stays where axes align
-
-
-@batch_rule(BroadcastTo)
-def broadcast_to_batch(op: BroadcastTo, size: int, values: tuple[Any, ...], axes: tuple[Any, ...]) -> Batched:
-    """Axis i of the operand meets axis `i + extra` of the result; so does the batch axis."""
-    (x,), (axis,) = values, axes
-    at = len(op.shape) - (len(aval_of(x).shape) - 1) + axis
-    return apply(make_broadcast_to((*op.shape[:at], size, *op.shape[at:])), x), at
-
-
-@batch_rule(SumTo)
-def sum_to_batch(op: SumTo, size: int, values: tuple[Any, ...], axes: tuple[Any, ...]) -> Batched:
-    """Bring the batch axis behind those that are summed away."""
-    (x,), (axis,) = values, axes
-    x, at = _behind_extra(x, axis, len(op.shape))
-    return apply(make_sum_to((*op.shape[:at], size, *op.shape[at:])), x), at
-
-
-@batch_rule(BroadcastLike)
-def broadcast_like_batch(op: BroadcastLike, size: int, values: tuple[Any, ...], axes: tuple[Any, ...]) -> Batched:
-    """Give both operands the same rank and a batch axis in front, of length 1 where one has none."""
-    rank = max(len(aval_of(v).shape) - (axis is not None) for v, axis in zip(values, axes, strict=True))
-    fronted = [_fronted(v, axis, rank) for v, axis in zip(values, axes, strict=True)]
-    return apply(op, *fronted), 0
-
-
-@batch_rule(SumLike)
-def sum_like_batch(op: SumLike, size: int, values: tuple[Any, ...], axes: tuple[Any, ...]) -> Batched:
-    """Sum away the new axes; then the shapes are aligned behind a batch axis in front."""
-    (x, like), (axis, like_axis) = values, axes
-    rank = len(aval_of(like).shape) - (like_axis is not None)
-    if axis is None:
-        x, axis = broadcast_to(x, (size, *aval_of(x).shape)), 0
-    extra = len(aval_of(x).shape) - 1 - rank
-    if extra > 0:
-        x, axis = _behind_extra(x, axis, rank)
-        x = ops.sum(x, axis=tuple(range(extra)))
-    x = _fronted(x, axis, rank)
-    like = _fronted(like, like_axis, rank)
-    if like_axis is None:  # a column of the batch's length keeps that axis from being summed
-        like = broadcast_like(like, ops.sum(x, axis=tuple(range(1, rank + 1)), keepdims=True))
-    return apply(op, x, like), 0
-
-
-@batch_rule(Astype)
-def astype_batch(op: Astype, size: int, values: tuple[Any, ...], axes: tuple[Any, ...]) -> Batched:
-    """The batch axis stays where it is."""
-    return apply(op, values[0]), axes[0]
-
-
-def _behind_extra(x: Any, axis: int, rank: int) -> tuple[Any, int]:
-    """Move a batch axis behind the axes that summing to `rank` axes drops; return it and its place in the result."""
-    extra = len(aval_of(x).shape) - 1 - rank
-    return (x, axis - extra) if axis >= extra else (ops.moveaxis(x, axis, extra), 0)
-
-
-def _fronted(x: Any, axis: int | None, rank: int) -> Any:
-    """Bring the batch axis (or a new one of length 1) to the front, and give the rest `rank` axes."""
-    ndim = len(aval_of(x).shape)
-    if axis is None:
-        return ops.expand_dims(x, tuple(range(rank + 1 - ndim)))
-    front = x if axis == 0 else ops.moveaxis(x, axis, 0)
-    missing = rank + 1 - ndim
-    return ops.expand_dims(front, tuple(range(1, missing + 1))) if missing else front
 
 
 # ------------------------------------------------------------------ functions

@@ -18,10 +18,8 @@ from xform.core.aval import Aval, broadcast_shapes
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply
 from xform.ops.base import Parameterless
-from xform.ops.linalg import inv, linalg_dtype, square_shape, stack_batch
-from xform.ops.products import batched_matrix, matmul, rank
-from xform.ops.reductions import sum as sum_
-from xform.ops.shapes import expand_dims, matrix_transpose
+from xform.ops.linalg import linalg_dtype, square_shape, stack_batch
+from xform.ops.products import batched_matrix, rank
 
 __all__ = ["Cofactor", "CofactorTangent", "cofactor"]
 
@@ -145,49 +143,6 @@ def cofactor_jvp(op: Cofactor, primals: tuple[Any, ...], tangents: tuple[Any, ..
     """The second derivative of the determinant."""
     (a,), (tangent,) = primals, tangents
     return apply(op, a), None if tangent is None else cofactor_tangent(a, tangent)
-
-
-@vjp_rule(CofactorTangent)
-def cofactor_tangent_vjp(op: CofactorTangent, needed: tuple[bool, ...], a: Any, e: Any) -> tuple[Any, Any]:
-    """In `e` the operator is its own transpose; in `a`, the third derivative."""
-
-    def pullback(cotangent: Any) -> tuple[Any, ...]:
-        return (
-            third_derivative(a, e, cotangent) if needed[0] else None,
-            cofactor_tangent(a, cotangent) if needed[1] else None,
-        )
-
-    return apply(op, a, e), pullback
-
-
-@jvp_rule(CofactorTangent)
-def cofactor_tangent_jvp(op: CofactorTangent, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """The third derivative of the determinant, and the operator itself on a tangent of the direction."""
-    (a, e), (tangent_a, tangent_e) = primals, tangents
-    total = None if tangent_a is None else third_derivative(a, e, tangent_a)
-    if tangent_e is not None:
-        part = cofactor_tangent(a, tangent_e)
-        total = part if total is None else total + part
-    return apply(op, a, e), total
-
-
-def third_derivative(a: Any, e: Any, f: Any) -> Any:
-    """Return the third derivative of the determinant in two directions, as a matrix; `a` must not be singular."""
-    from xform.ops.determinants import det  # noqa: PLC0415  (determinants are built on this module)
-
-    m = matrix_transpose(inv(a))
-
-    def scalar(x: Any) -> Any:
-        return expand_dims(sum_(x, (-2, -1)), (-2, -1))
-
-    def turned(x: Any) -> Any:
-        return -matmul(matmul(m, matrix_transpose(x)), m)
-
-    of_e, of_f = scalar(e * m), scalar(f * m)
-    both = -scalar(f * turned(e))
-    mixed = turned(matmul(matmul(f, matrix_transpose(m)), e)) + turned(matmul(matmul(e, matrix_transpose(m)), f))
-    inside = m * (of_e * of_f - both) + of_f * turned(e) + of_e * turned(f) - mixed
-    return expand_dims(det(a), (-2, -1)) * inside
 
 
 @batch_rule(CofactorTangent)

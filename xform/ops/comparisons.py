@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from xform.core.aval import aval_of
 from xform.ops.base import Binary, Unary, binary, constant, unary
 
 __all__ = [
@@ -75,7 +76,7 @@ class Logical(Binary, base=True):
 
     def portable(self, xp: Any, *arrays: Any) -> Any:
         """Compare with 0 first: the standard's logic takes booleans alone."""
-        return getattr(xp, self.kernel.__name__)(*[a != 0 if a.dtype != xp.bool else a for a in arrays])  # type: ignore[union-attr]
+        return getattr(xp, self.kernel.__name__)(*[a if aval_of(a).dtype.kind == "b" else a != 0 for a in arrays])  # type: ignore[union-attr]
 
 
 class LogicalAnd(Logical):
@@ -104,7 +105,7 @@ class LogicalNot(Unary):
     def portable(self, xp: Any, *arrays: Any) -> Any:
         """Compare with 0: the standard's logic takes booleans alone."""
         (x,) = arrays
-        return x == 0 if x.dtype != xp.bool else xp.logical_not(x)
+        return xp.logical_not(x) if aval_of(x).dtype.kind == "b" else x == 0
 
 
 logical_and = binary(LogicalAnd(), "Whether both operands are true.", ((True, False), False))

@@ -58,7 +58,7 @@ class Real(Part):
         """Compute on raw arrays; a real operand is its own real part."""
         if xp is np:
             return np.asarray(x).real[()]
-        return xp.real(x) if xp.isdtype(x.dtype, "complex floating") else x
+        return xp.real(x) if is_complex(x) else x
 
 
 class Imag(Part):
@@ -68,7 +68,7 @@ class Imag(Part):
         """Compute on raw arrays; a real operand has the imaginary part 0."""
         if xp is np:
             return np.asarray(x).imag[()]
-        return xp.imag(x) if xp.isdtype(x.dtype, "complex floating") else xp.zeros_like(x)
+        return xp.imag(x) if is_complex(x) else xp.zeros_like(x)
 
 
 class Conj(Unary):

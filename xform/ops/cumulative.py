@@ -11,12 +11,11 @@ from typing import Any
 import attrs
 import numpy as np
 
-from xform import ops  # names of other families are looked up when a function runs
 from xform.core.aval import Aval, broadcast_shapes, result_dtype
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, jvp_rule, like_of, linear, settle, vjp_rule
 from xform.core.stack import apply
-from xform.ops import shapes
+from xform.ops import selection, shapes
 from xform.ops.broadcast import astype
 from xform.ops.reductions import (
     Batched,
@@ -369,7 +368,7 @@ def prod(
     if dtype is not None:
         x = astype(x, dtype)
     if where is not None:
-        x = ops.where(where, x, 1)
+        x = selection.where(where, x, 1)
     out = reduce(Prod, x, axis, keepdims)
     if initial is not None:
         out = out * initial

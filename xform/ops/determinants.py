@@ -8,9 +8,10 @@ from xform.core.aval import Aval
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply
 from xform.ops.base import Parameterless, is_complex
-from xform.ops.cofactors import cofactor
+from xform.ops.cofactors import CofactorTangent, cofactor, cofactor_tangent
 from xform.ops.complexes import imag, real, real_dtype
 from xform.ops.linalg import inv, linalg_dtype, square_shape, stack_batch
+from xform.ops.products import matmul
 from xform.ops.reductions import sum as sum_
 from xform.ops.shapes import expand_dims, matrix_transpose
 
@@ -120,3 +121,47 @@ def slogdet_jvp(op: Slogdet, primals: tuple[Any, ...], tangents: tuple[Any, ...]
     if not is_complex(a):
         return (sign, logabsdet), (None, change)
     return (sign, logabsdet), (sign * (1j * imag(change)), real(change))
+
+
+# ------------------------------------------------------------------ the third derivative, which needs the determinant
+
+
+@vjp_rule(CofactorTangent)
+def cofactor_tangent_vjp(op: CofactorTangent, needed: tuple[bool, ...], a: Any, e: Any) -> tuple[Any, Any]:
+    """In `e` the operator is its own transpose; in `a`, the third derivative."""
+
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        return (
+            third_derivative(a, e, cotangent) if needed[0] else None,
+            cofactor_tangent(a, cotangent) if needed[1] else None,
+        )
+
+    return apply(op, a, e), pullback
+
+
+@jvp_rule(CofactorTangent)
+def cofactor_tangent_jvp(op: CofactorTangent, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The third derivative of the determinant, and the operator itself on a tangent of the direction."""
+    (a, e), (tangent_a, tangent_e) = primals, tangents
+    total = None if tangent_a is None else third_derivative(a, e, tangent_a)
+    if tangent_e is not None:
+        part = cofactor_tangent(a, tangent_e)
+        total = part if total is None else total + part
+    return apply(op, a, e), total
+
+
+def third_derivative(a: Any, e: Any, f: Any) -> Any:
+    """Return the third derivative of the determinant in two directions, as a matrix; `a` must not be singular."""
+    m = matrix_transpose(inv(a))
+
+    def scalar(x: Any) -> Any:
+        return expand_dims(sum_(x, (-2, -1)), (-2, -1))
+
+    def turned(x: Any) -> Any:
+        return -matmul(matmul(m, matrix_transpose(x)), m)
+
+    of_e, of_f = scalar(e * m), scalar(f * m)
+    both = -scalar(f * turned(e))
+    mixed = turned(matmul(matmul(f, matrix_transpose(m)), e)) + turned(matmul(matmul(e, matrix_transpose(m)), f))
+    inside = m * (of_e * of_f - both) + of_f * turned(e) + of_e * turned(f) - mixed
+    return expand_dims(det(a), (-2, -1)) * inside

@@ -6,14 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from xform import ops  # names of other families are looked up when a function runs
 from xform.core.aval import aval_of
 from xform.core.backend import SCALAR_TYPES
 from xform.core.errors import ShapeError
 from xform.core.rules import like_of
 from xform.ops import shapes
+from xform.ops.broadcast import broadcast_like
+from xform.ops.comparisons import not_equal
+from xform.ops.create import zeros_like
 from xform.ops.cumulative import part_along
+from xform.ops.indexing import getitem
 from xform.ops.reductions import ndim_of, one_axis
+from xform.ops.reductions import sum as sum_
+from xform.ops.stacking import concatenate
 
 __all__ = ["diff", "trapezoid"]
 
@@ -33,11 +38,11 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     at = one_axis(axis, ndim, "diff")
     if n and not (prepend is None and append is None):
         parts = [_edge(prepend, x, at), x, _edge(append, x, at)]
-        x = ops.concatenate([part for part in parts if part is not None], axis=at)
+        x = concatenate([part for part in parts if part is not None], axis=at)
     unequal = aval_of(x).dtype.kind == "b"
     for _ in range(n):
-        later, earlier = ops.getitem(x, part_along(ndim, at, 1, None)), ops.getitem(x, part_along(ndim, at, None, -1))
-        x = ops.not_equal(later, earlier) if unequal else later - earlier
+        later, earlier = getitem(x, part_along(ndim, at, 1, None)), getitem(x, part_along(ndim, at, None, -1))
+        x = not_equal(later, earlier) if unequal else later - earlier
     return x
 
 
@@ -45,10 +50,10 @@ def _edge(value: Any, x: Any, axis: int) -> Any:
     """Give a number that is put before or behind the shape that it needs there; it is as strong as in NumPy."""
     if value is None or ndim_of(value):
         return value
-    part = ops.getitem(x, part_along(ndim_of(x), axis, None, 1))
+    part = getitem(x, part_along(ndim_of(x), axis, None, 1))
     if type(value) in SCALAR_TYPES:
-        return ops.zeros_like(part, np.asarray(value).dtype) + value
-    return ops.broadcast_like(value, like_of(part))
+        return zeros_like(part, np.asarray(value).dtype) + value
+    return broadcast_like(value, like_of(part))
 
 
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
@@ -65,5 +70,5 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
         step = shapes.expand_dims(diff(x), tuple(range(1, ndim - at))) if ndim - at > 1 else diff(x)
     else:
         step = diff(x, axis=axis)
-    later, earlier = ops.getitem(y, part_along(ndim, at, 1, None)), ops.getitem(y, part_along(ndim, at, None, -1))
-    return ops.sum(step * (later + earlier) / 2.0, axis=at)
+    later, earlier = getitem(y, part_along(ndim, at, 1, None)), getitem(y, part_along(ndim, at, None, -1))
+    return sum_(step * (later + earlier) / 2.0, axis=at)

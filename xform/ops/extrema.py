@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from xform import ops  # names of other families are looked up when a function runs
 from xform.core.aval import Aval
 from xform.core.errors import ShapeError
 from xform.core.rules import batch_rule, jvp_rule, like_of, vjp_rule
 from xform.core.stack import BOTTOM, apply, cursor
-from xform.ops import shapes
+from xform.ops import selection, shapes
 from xform.ops.reductions import (
     Batched,
     Reduction,
@@ -24,6 +23,7 @@ from xform.ops.reductions import (
     reduction_batch,
     whole,
 )
+from xform.ops.selection import maximum, minimum
 
 __all__ = ["ArgMax", "ArgMin", "Max", "Min", "Shares", "amax", "amin", "argmax", "argmin", "max", "min", "ptp"]
 
@@ -201,9 +201,9 @@ def max(x: Any, axis: Any = None, keepdims: Any = False, *, initial: Any = None,
         except (TypeError, ValueError):  # said again below, with the operator's name
             pass
     if where is not None:
-        x = ops.where(where, x, _required(initial, "max"))
+        x = selection.where(where, x, _required(initial, "max"))
     out = reduce(Max, x, axis, keepdims)
-    return out if initial is None else ops.maximum(out, initial)
+    return out if initial is None else maximum(out, initial)
 
 
 def min(x: Any, axis: Any = None, keepdims: Any = False, *, initial: Any = None, where: Any = None) -> Any:
@@ -220,9 +220,9 @@ def min(x: Any, axis: Any = None, keepdims: Any = False, *, initial: Any = None,
         except (TypeError, ValueError):  # said again below, with the operator's name
             pass
     if where is not None:
-        x = ops.where(where, x, _required(initial, "min"))
+        x = selection.where(where, x, _required(initial, "min"))
     out = reduce(Min, x, axis, keepdims)
-    return out if initial is None else ops.minimum(out, initial)
+    return out if initial is None else minimum(out, initial)
 
 
 amax, amin = max, min

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from xform.core.aval import Aval, aval_of, broadcast_shapes
+from xform.core.aval import Aval, aval_of, broadcast_shapes, result_dtype
 from xform.core.errors import DtypeError, IndexOperandError, OperandError, ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, linear, settle
@@ -17,7 +17,7 @@ from xform.core.stack import apply
 from xform.core.value import Value
 from xform.ops.broadcast import astype, broadcast_to
 from xform.ops.index_batch import counted
-from xform.ops.index_layout import OPERAND
+from xform.ops.index_layout import OPERAND, from_sequence
 from xform.ops.indexing import getitem
 from xform.ops.positions import add_into
 from xform.ops.rounding import floor_divide, remainder
@@ -48,6 +48,7 @@ def take(x: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> 
         x, axis = ravel(x), 0
     ndim = len(shape_of(x))
     axis = axis_of("take", axis, ndim)
+    indices = from_sequence(indices, x) if isinstance(indices, list | tuple) else indices
     return getitem(x, (*[slice(None)] * axis, within(indices, shape_of(x)[axis], mode, "take")))
 
 
@@ -244,7 +245,8 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
             msg = f"select: a condition of dtype {aval_of(condition).dtype}; conditions are boolean"
             raise DtypeError(msg, value=condition)
         out = where(condition, choice, out)
-    return out
+    dtype = result_dtype(*[aval_of(each) for each in (*choicelist, default)])
+    return out if aval_of(out).dtype == dtype else astype(out, dtype)  # two weak numbers may have met first
 
 
 # ------------------------------------------------------------------ positions in other forms

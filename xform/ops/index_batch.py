@@ -22,7 +22,7 @@ from xform.core.operator import Operator
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply, concrete
 from xform.ops.index_layout import FULL, OPERAND, Index, Layout, layout_of, operand_count
-from xform.ops.shapes import expand_dims, front, transpose
+from xform.ops.shapes import expand_dims, front, lanes, transpose
 
 __all__ = ["Batched", "LanePositions", "arranged", "batched", "counted", "joint_order", "per_lane", "reordered"]
 
@@ -107,9 +107,9 @@ for _table in (vjp_rule, jvp_rule):
 
 
 @batch_rule(LanePositions)
-def lane_positions_batch(op: LanePositions, size: int, values: tuple[Any, ...], axes: tuple[Any, ...]) -> tuple[Any, Any]:
+def lane_positions_batch(op: LanePositions, size: int, values: tuple[Any, ...], axes: Axes) -> tuple[Any, Any]:
     """One more axis of lanes."""
-    mask = front(values[0], axes[0])
+    mask = lanes(size, values[0], axes[0])
     return apply(LanePositions(op.lanes + 1), mask), (0,) * (len(aval_of(mask).shape) - op.lanes - 1)
 
 
@@ -160,11 +160,11 @@ def batched(index: Index, size: int, ndim: int, operands: Sequence[Any], axes: A
         at = 0 if layout.contiguous else layout.rank
         order = (at, *[i for i in range(layout.ndim + 1) if i != at])
         return Batched((FULL, *index), tuple(operands), order)
-    lanes = counted(size, operands[0])
+    numbers = counted(size, operands[0])
     if layout.rank:
-        lanes = expand_dims(lanes, tuple(range(1, 1 + layout.rank)))
+        numbers = expand_dims(numbers, tuple(range(1, 1 + layout.rank)))
     order = (0, *[axis + 1 for axis in joint_order(layout)])
-    return Batched((OPERAND, *index), (lanes, *_aligned(layout.rank, operands, axes)), order)
+    return Batched((OPERAND, *index), (numbers, *_aligned(layout.rank, operands, axes)), order)
 
 
 def joint_order(layout: Layout) -> tuple[int, ...]:

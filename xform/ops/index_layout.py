@@ -22,7 +22,10 @@ from xform.core.stack import concrete
 from xform.core.value import Value
 from xform.ops.stacking import nested
 
-__all__ = ["Index", "Layout", "encode", "is_basic", "layout_of", "operand_count", "plain", "selected_shape"]
+__all__ = [
+    "Index", "Layout", "encode", "from_sequence", "is_basic", "layout_for", "layout_of", "operand_count", "plain",
+    "selected_shape",
+]  # fmt: skip
 
 #: one entry per item, see the module's docstring
 Index = tuple[Any, ...]
@@ -63,7 +66,7 @@ def _entry(item: Any, operands: list[Any], x: Any) -> Any:
     if kind is bool or kind is np.bool_:
         return TRUE if item else FALSE
     if isinstance(item, list | tuple):
-        item = _from_sequence(item, x)
+        item = from_sequence(item, x)
     elif not isinstance(item, Value) and isinstance(item, np.ndarray | np.integer) and item.ndim == 0:
         return (TRUE if item else FALSE) if item.dtype.kind == "b" else _integer(item)
     return _array_entry(item, operands)
@@ -98,7 +101,7 @@ def _bound(bound: Any, operands: list[Any]) -> Any:
     return _integer(bound)
 
 
-def _from_sequence(item: Any, x: Any) -> Any:
+def from_sequence(item: Any, x: Any) -> Any:
     """Return the array that a list stands for, in the library and on the device of `x`."""
     array = nested(item)
     if not isinstance(array, np.ndarray):

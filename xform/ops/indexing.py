@@ -26,6 +26,8 @@ __all__ = ["GetItem", "ScatterAdd", "ScatterAddLike", "getitem"]
 
 _get = cursor.get
 _ndarray = np.ndarray
+#: what NumPy takes as it is
+PLAIN = frozenset({int, slice, type(None), type(...)})
 Part = tuple[Any, Any, tuple[Any, ...]]
 Axes = tuple[int | None, ...]
 
@@ -260,7 +262,7 @@ def getitem(x: Any, index: Any) -> Any:
     """
     level = _get()
     kind = type(index)
-    if level is BOTTOM and (kind is int or kind is slice):
+    if level is BOTTOM and (kind is int or kind is slice or (kind is tuple and PLAIN.issuperset(map(type, index)))):
         try:
             if type(x) is Array and type(x.data) is _ndarray:
                 out = Array()

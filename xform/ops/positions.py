@@ -40,16 +40,32 @@ def read(xp: Any, x: Any, index: Index, operands: tuple[Any, ...]) -> Any:
     if has_ufuncs(xp):
         return x[plain(index, operands)]
     if is_basic(index):
-        return x[_spelled_out(index, operands)]
+        return x[_spelled_out(x, index, operands)]
     places = positions(xp, x, index, operands)
     flat = xp.take(xp.reshape(x, (-1,)), xp.reshape(places, (-1,)), axis=0)
     return xp.reshape(flat, places.shape)
 
 
-def _spelled_out(index: Index, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The standard wants every axis indexed, or an ellipsis."""
-    found = plain(index, operands)
-    return found if Ellipsis in found else (*found, Ellipsis)
+def _spelled_out(x: Any, index: Index, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a basic index as the standard wants it: every axis indexed, slices within bounds."""
+    found: list[Any] = []
+    values = bound_values(index, operands)
+    for entry, at, axis in layout_for(index, len(x.shape), operands).entries:
+        found.append(within_bounds(_filled(entry, at, values), x.shape[axis]) if type(entry) is tuple else entry)
+    return tuple(found)
+
+
+def within_bounds(entry: tuple[Any, ...], length: int) -> slice:
+    """Return a slice that selects the same, with bounds that are positions of the axis.
+
+    >>> within_bounds((9, None, -2), 4)
+    slice(3, 0, -2)
+    """
+    steps = range(*slice(*entry).indices(length))
+    if not steps:
+        return slice(0, 0)
+    stop = steps[-1] + (1 if steps.step > 0 else -1)
+    return slice(steps.start, None if stop < 0 else stop, steps.step)
 
 
 def may_repeat(index: Index, operands: tuple[Any, ...]) -> bool:
@@ -64,7 +80,8 @@ def may_repeat(index: Index, operands: tuple[Any, ...]) -> bool:
                 next(left)
         elif entry == OPERAND:
             operand = next(left)
-            found = found or (len(operand.shape) > 0 and as_numpy_dtype(operand.dtype).kind != "b")
+            number = type(operand) in SCALAR_TYPES
+            found = found or (not number and len(operand.shape) > 0 and as_numpy_dtype(operand.dtype).kind != "b")
     return found
 
 
@@ -86,7 +103,7 @@ def add_into(xp: Any, buffer: Any, index: Index, operands: tuple[Any, ...], valu
             xp.add.at(buffer, where, values)
         return buffer
     if is_basic(index):
-        where = _spelled_out(index, operands)
+        where = _spelled_out(buffer, index, operands)
         buffer[where] = buffer[where] + _on_device(xp, values, buffer)
         return buffer
     return combined(xp, "add", buffer, (index, operands), values)
@@ -96,6 +113,7 @@ def _ascending(xp: Any, operands: tuple[Any, ...]) -> bool:
     """Whether an index array of one axis rises strictly from 0 up: no place is named twice (`add.at` costs 10 x)."""
     if xp is not np:
         return False  # looking would wait for the device
+    operands = tuple(each for each in operands if type(each) not in SCALAR_TYPES)
     longest = max((math.prod(each.shape) for each in operands), default=0)
     for each in operands:
         if each.ndim > 1 or each.dtype.kind == "b":
@@ -117,7 +135,7 @@ def updated(xp: Any, how: str, x: Any, at: Place, values: Any) -> Any:
     if has_ufuncs(xp):
         where = plain(index, operands)
     else:
-        where, values = _spelled_out(index, operands), _on_device(xp, values, x)
+        where, values = _spelled_out(x, index, operands), _on_device(xp, values, x)
     if how == "set":
         out[where] = values
     elif has_ufuncs(xp) and may_repeat(index, operands):
@@ -199,6 +217,9 @@ def joint_positions(xp: Any, x: Any, index: Index, operands: tuple[Any, ...]) ->
         elif entry == OPERAND and at is not None:
             operand = operands[at]
             mask = as_numpy_dtype(operand.dtype).kind == "b"
+            if mask and not operand.shape:
+                total = total + xp.nonzero(xp.reshape(operand, (1,)))[0]  # one position 0, or none
+                continue
             for offset, along in enumerate(xp.nonzero(operand) if mask else (operand,)):
                 total = total + _wrapped(xp, along, axis + offset, x.shape[axis + offset]) * _stride(x, axis + offset)
         elif type(entry) is str:

@@ -15,14 +15,13 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 
-from xform import ops  # names of other families are looked up when a function runs
 from xform.core.aval import Aval, aval_of
 from xform.core.errors import IndexOperandError, OperandTypeError, ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, jvp_rule, linear, vjp_rule
 from xform.core.stack import BOTTOM, apply, cursor
 from xform.core.value import Value
-from xform.ops import shapes
+from xform.ops import selection, shapes
 from xform.ops.broadcast import astype, broadcast_like
 from xform.ops.create import ones_like
 
@@ -263,7 +262,7 @@ def sum(
     if dtype is not None:
         x = astype(x, dtype)
     if where is not None:
-        x = ops.where(where, x, 0)
+        x = selection.where(where, x, 0)
     out = reduce(Sum, x, axis, keepdims)
     if initial is not None:
         out = out + initial
@@ -294,8 +293,8 @@ def mean(x: Any, axis: Any = None, dtype: Any = None, keepdims: Any = False, *, 
     if dtype is not None:
         x = astype(x, dtype)
     if where is not None:
-        chosen = ops.where(where, ones_like(x), 0)
-        return sum(ops.where(where, x, 0), axis, None, keepdims) / sum(chosen, axis, None, keepdims)
+        chosen = selection.where(where, ones_like(x), 0)
+        return sum(selection.where(where, x, 0), axis, None, keepdims) / sum(chosen, axis, None, keepdims)
     out = reduce(Mean, x, axis, keepdims)
     return out if dtype is None else cast_back(out, dtype)
 
@@ -363,7 +362,7 @@ def all(x: Any, axis: Any = None, keepdims: Any = False, *, where: Any = None) -
     >>> all(np.array([True, False]))
     np.False_
     """
-    return reduce(AllTrue, x if where is None else ops.where(where, x, True), axis, keepdims)
+    return reduce(AllTrue, x if where is None else selection.where(where, x, True), axis, keepdims)
 
 
 def any(x: Any, axis: Any = None, keepdims: Any = False, *, where: Any = None) -> Any:
@@ -372,7 +371,7 @@ def any(x: Any, axis: Any = None, keepdims: Any = False, *, where: Any = None) -
     >>> any(np.array([True, False]))
     np.True_
     """
-    return reduce(AnyTrue, x if where is None else ops.where(where, x, False), axis, keepdims)
+    return reduce(AnyTrue, x if where is None else selection.where(where, x, False), axis, keepdims)
 
 
 def count_nonzero(x: Any, axis: Any = None, *, keepdims: Any = False) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from xform.core.aval import Aval
+from xform.core.aval import Aval, aval_of
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, partials
 from xform.core.stack import apply
@@ -66,7 +66,7 @@ class Round(Operator):
         """Compute on raw arrays."""
         if xp is np:
             return np.round(x, self.decimals)
-        if self.decimals == 0 or xp.isdtype(x.dtype, "integral"):
+        if self.decimals == 0 or aval_of(x).dtype.kind in "iu":
             return xp.round(x)
         scale = 10.0 ** abs(self.decimals)
         return xp.round(x * scale) / scale if self.decimals > 0 else xp.round(x / scale) * scale

@@ -17,7 +17,7 @@ from xform.core.errors import OperandError
 from xform.core.rules import partials
 from xform.core.stack import apply
 from xform.ops.arithmetic import mul, positive
-from xform.ops.base import Binary, Ternary, binary, cast_raw, constant
+from xform.ops.base import Binary, Ternary, binary, cast_raw, constant, follows_numpy
 from xform.ops.comparisons import isnan
 
 __all__ = [
@@ -41,12 +41,12 @@ class Where(Ternary):
 
     def evaluate(self, xp: Any, condition: Any, x: Any, y: Any) -> Any:
         """Compute on raw arrays."""
-        if xp is np:
-            return np.where(condition, x, y)
+        if xp is np or (follows_numpy(xp) and type(condition) not in SCALAR_TYPES):
+            return xp.where(condition, x, y)
         like = next(each for each in (condition, x, y) if type(each) not in SCALAR_TYPES)
         if type(condition) in SCALAR_TYPES:
             condition = xp.asarray(bool(condition), device=getattr(like, "device", None))
-        elif condition.dtype != xp.bool:
+        elif aval_of(condition).dtype.kind != "b":
             condition = condition != 0
         dtype = result_dtype(aval_of(x), aval_of(y))
         return xp.where(condition, cast_raw(xp, x, dtype, like), cast_raw(xp, y, dtype, like))

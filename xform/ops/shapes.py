@@ -17,8 +17,7 @@ from xform.core.rules import batch_rule, linear
 from xform.core.stack import BOTTOM, apply, cursor
 from xform.core.value import Array
 from xform.ops.base import Parameterless
-from xform.ops.broadcast import broadcast_like, broadcast_to
-from xform.ops.create import zeros_like
+from xform.ops.broadcast import make_lead
 
 __all__ = [
     "ExpandDims", "Reshape", "ReshapeLike", "Squeeze", "Transpose", "expand_dims", "flatten", "matrix_transpose",
@@ -76,17 +75,7 @@ def lanes(size: int, value: Any, axis: int | None) -> Any:
     """Return a value with a batch axis of length `size` in front; one that has none is repeated."""
     if axis is not None:
         return front(value, axis)
-    shape = shape_of(value)
-    if None not in shape:
-        return broadcast_to(value, (size, *shape))
-    like = expand_dims(zeros_like(value), 0)
-    return broadcast_like(value, apply(_tiling()((size, *[1] * len(shape))), like))
-
-
-def _tiling() -> Any:
-    from xform.ops.tiling import make_tile  # noqa: PLC0415  (tiling is built on this module)
-
-    return make_tile
+    return apply(make_lead(size), value)
 
 
 @attrs.frozen

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from xform import ops  # names of other families are looked up when a function runs
 from xform.core.aval import Aval
 from xform.core.errors import OperandError
 from xform.core.operator import interned
@@ -14,6 +13,8 @@ from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply
 from xform.ops import shapes
 from xform.ops.cumulative import OneAxis, along_batch
+from xform.ops.gather import take_along_axis
+from xform.ops.indexing import getitem
 from xform.ops.reductions import ndim_of, one_axis
 
 __all__ = ["Argsort", "Sort", "argsort", "sort", "top_k"]
@@ -66,8 +67,8 @@ jvp_rule.none(Argsort, why="its result is indices")
 def sort_vjp(op: Sort, needed: tuple[bool, ...], x: Any) -> tuple[Any, Any]:
     """Put each cotangent back where its element came from; the permutation alone is kept."""
     order = apply(make_argsort(op.axis, op.reverse), x)
-    out = ops.take_along_axis(x, order, op.axis)
-    return out, lambda t: (ops.take_along_axis(t, apply(make_argsort(op.axis), order), op.axis),)
+    out = take_along_axis(x, order, op.axis)
+    return out, lambda t: (take_along_axis(t, apply(make_argsort(op.axis), order), op.axis),)
 
 
 @jvp_rule(Sort)
@@ -77,7 +78,7 @@ def sort_jvp(op: Sort, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> t
     if t is None:
         return apply(op, x), None
     order = apply(make_argsort(op.axis, op.reverse), x)
-    return ops.take_along_axis(x, order, op.axis), ops.take_along_axis(t, order, op.axis)
+    return take_along_axis(x, order, op.axis), take_along_axis(t, order, op.axis)
 
 
 # ------------------------------------------------------------------ functions
@@ -123,10 +124,10 @@ def top_k(x: Any, k: int, axis: int = -1) -> tuple[Any, Any]:
     """
     ndim = ndim_of(x)
     at = one_axis(axis, ndim, "top_k")
-    full = ops.argsort(x, at, descending=True)
+    full = argsort(x, at, descending=True)
     have = full.shape[at]
     if k < 0 or (have is not None and k > have):
         msg = f"top_k: k={k}, but axis {at} has {have} elements"
         raise OperandError(msg, k=k)
-    order = ops.getitem(full, (slice(None),) * at + (slice(0, k),))
-    return ops.take_along_axis(x, order, at), order
+    order = getitem(full, (slice(None),) * at + (slice(0, k),))
+    return take_along_axis(x, order, at), order

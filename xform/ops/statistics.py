@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 import numpy as np
 
-from xform import ops  # names of other families are looked up when a function runs
 from xform.core.aval import Aval, aval_of, result_dtype
 from xform.core.errors import OperandError, ShapeError
 from xform.core.rules import batch_rule, jvp_rule, like_of, partials, vjp_rule
@@ -16,6 +15,9 @@ from xform.core.stack import apply
 from xform.ops import shapes
 from xform.ops.base import Binary, elementwise_batch
 from xform.ops.broadcast import astype, broadcast_like
+from xform.ops.comparisons import not_equal
+from xform.ops.complexes import conj, real
+from xform.ops.indexing import getitem
 from xform.ops.reductions import (
     Batched,
     Mean,
@@ -23,6 +25,7 @@ from xform.ops.reductions import (
     cast_back,
     count_of,
     make_sum,
+    mean,
     ndim_of,
     normalized_axes,
     one_axis,
@@ -30,6 +33,10 @@ from xform.ops.reductions import (
     reduction_batch,
     whole,
 )
+from xform.ops.reductions import sum as sum_
+from xform.ops.selection import where
+from xform.ops.sorting import sort
+from xform.ops.stacking import stack
 
 __all__ = [
     "Constant", "ExpDifference", "LogSumExp", "Std", "Var", "average", "logsumexp", "median", "quantile", "std", "var",
@@ -115,13 +122,13 @@ def slope(op: Spread, x: Any, out: Any) -> Any:
     like = like_of(x)
     distance = x - apply(Mean(op.axis, keepdims=True), x)
     if aval_of(x).dtype.kind == "c":
-        distance = ops.conj(distance)
+        distance = conj(distance)
     count = count_of(like, op.axis) - op.correction
     if isinstance(op, Var):
         return distance * (2.0 / count)
     flat = apply(Constant(op.axis), x)
-    root = ops.where(flat, 1, whole(out, op, like))
-    return ops.where(flat, 0, distance) / (root * count)
+    root = where(flat, 1, whole(out, op, like))
+    return where(flat, 0, distance) / (root * count)
 
 
 @vjp_rule(Var, Std)
@@ -139,7 +146,7 @@ def spread_jvp(op: Spread, primals: tuple[Any, ...], tangents: tuple[Any, ...]) 
     if t is None:
         return out, None
     part = slope(op, x, out) * t
-    return out, apply(make_sum(op.axis, op.keepdims), ops.real(part) if aval_of(part).dtype.kind == "c" else part)
+    return out, apply(make_sum(op.axis, op.keepdims), real(part) if aval_of(part).dtype.kind == "c" else part)
 
 
 # ------------------------------------------------------------------ log-sum-exp
@@ -272,7 +279,7 @@ def _spread(kind: type[Spread], x: Any, axis: Any, dtype: Any, keepdims: Any, co
         x = astype(x, dtype)
     axes = normalized_axes(axis, ndim_of(x), kind.__name__)
     out = apply(kind(axes, bool(keepdims), correction), x)
-    return out if dtype is None else cast_back(out, ops.real(np.zeros((), dtype)).dtype)
+    return out if dtype is None else cast_back(out, real(np.zeros((), dtype)).dtype)
 
 
 def logsumexp(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
@@ -295,7 +302,7 @@ def average(x: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = Fa
     np.float64(1.5)
     """
     if weights is None:
-        return ops.mean(x, axis, None, keepdims)
+        return mean(x, axis, None, keepdims)
     shape, given = aval_of(x).shape, aval_of(weights).shape
     if given != shape:
         if len(given) != 1 or not isinstance(axis, int) or given[0] != shape[one_axis(axis, len(shape), "average")]:
@@ -304,7 +311,7 @@ def average(x: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = Fa
         at = one_axis(axis, len(shape), "average")
         weights = shapes.reshape(weights, (1,) * at + (-1,) + (1,) * (len(shape) - at - 1))
         weights = broadcast_like(weights, like_of(x))
-    return ops.sum(x * weights, axis, None, keepdims) / ops.sum(weights, axis, None, keepdims)
+    return sum_(x * weights, axis, None, keepdims) / sum_(weights, axis, None, keepdims)
 
 
 def median(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
@@ -339,7 +346,7 @@ def quantile(x: Any, q: Any, axis: Any = None, keepdims: Any = False) -> Any:
         out = [shapes.expand_dims(each, axes) for each in out]
     if points.ndim == 0:
         return out[0]
-    stacked = ops.stack(out)
+    stacked = stack(out)
     return shapes.reshape(stacked, (*points.shape, *aval_of(stacked).shape[1:])) if points.ndim > 1 else stacked
 
 
@@ -352,16 +359,16 @@ def _sorted_last(x: Any, axes: tuple[int, ...]) -> tuple[Any, int]:
         msg = f"quantile: shape {shape} has no element along axes {axes}"
         raise ShapeError(msg)
     joined = shapes.reshape(shapes.transpose(x, (*axes, *kept)), (length, *[shape[i] for i in kept]))
-    return ops.sort(joined, axis=0), length
+    return sort(joined, axis=0), length
 
 
 def _interpolated(ordered: Any, position: float) -> Any:
     """Return the element at a position between two, or NaN where the last one is."""
     low = math.floor(position)
     share = position - low
-    out = ops.getitem(ordered, low)
+    out = getitem(ordered, low)
     if share:
-        out = out * (1.0 - share) + ops.getitem(ordered, low + 1) * share
-    last = ops.getitem(ordered, -1)
-    out = ops.where(ops.not_equal(last, last), last, out)
+        out = out * (1.0 - share) + getitem(ordered, low + 1) * share
+    last = getitem(ordered, -1)
+    out = where(not_equal(last, last), last, out)
     return out[()] if type(out) is np.ndarray else out

@@ -17,7 +17,7 @@ from xform.core.operator import Operator
 from xform.core.place import Place, place
 from xform.core.rules import batch_rule, jvp_rule, linear, vjp_rule
 from xform.core.source import describe, user_site
-from xform.core.stack import BOTTOM, apply, cursor
+from xform.core.stack import BOTTOM, Observer, apply, cursor, set_maker
 from xform.core.value import Value
 from xform.ops.base import Parameterless
 
@@ -25,6 +25,7 @@ __all__ = [
     "HostRead",
     "Identity",
     "Name",
+    "Observe",
     "PopScope",
     "PushScope",
     "StopGradient",
@@ -57,6 +58,32 @@ class PushScope(Operator):
 @attrs.frozen
 class PopScope(PushScope):
     """Closes a named scope."""
+
+
+@attrs.frozen(eq=False)
+class Observe(Operator):
+    """Tells an observer of an operation in a program: the operands are its inputs and outputs; it has no result."""
+
+    observer: Observer
+    op: Operator
+    count: int
+    attribute_like = True
+    impure = True
+    multiple_outputs = True
+    observes = True
+
+    def infer(self, *avals: Aval) -> tuple[Aval, ...]:
+        """Nothing comes out."""
+        return ()
+
+    def evaluate(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
+        """Call the observer."""
+        outputs = arrays[self.count :]
+        self.observer.after(None, self.op, arrays[: self.count], outputs if self.op.multiple_outputs else outputs[0])
+        return ()
+
+
+set_maker("observe", Observe)
 
 
 class Identity(Parameterless):
@@ -116,12 +143,14 @@ def identity_batch(op: Operator, size: int, values: tuple[Any, ...], axes: tuple
     """The operator itself, on the whole batch."""
     return apply(op, *values), axes[0]
 
+
 _REMEDIES = {
-    "float": "float(xf.stop_gradient(v)) for the number alone, or np.exp, np.sqrt, ... in place of math.*",
+    "float": "float(xf.stop_gradient(v)) for the number alone, np.exp, np.sqrt, ... in place of math.*, x.at[i].set(v) "
+    "or xf.buffer in place of a[i] = v",
     "complex": "complex(xf.stop_gradient(v)) for the number alone",
     "item": "xf.stop_gradient(v).item() for the number alone",
-    "asarray": "np.stack([...]) or xform.numpy.array([...]) to build arrays of values, np.asarray(xf.stop_gradient(v)) for "
-    "the numbers alone, x.at[i].set(v) or xf.buffer in place of a[i] = v",
+    "asarray": "np.stack([...]) or xform.numpy.array([...]) to build arrays of values, np.asarray(xf.stop_gradient(v)) "
+    "for the numbers alone, x.at[i].set(v) or xf.buffer in place of a[i] = v",
     "to_numpy": "xf.to_numpy(xf.stop_gradient(v)) for the numbers alone",
 }
 
@@ -151,9 +180,8 @@ class HostRead(Operator):
             return x
         if self.kind == "to_numpy":
             return to_host(x)
-        if self.kind in ("item", "complex", "float", "int", "bool"):
-            return {"item": _item, "complex": complex, "float": float, "int": int, "bool": bool}[self.kind](x)
-        return x.__index__()
+        read = _READERS.get(self.kind)
+        return x.__index__() if read is None else read(x)
 
 
 def refuse_tracked(op: Operator, value: Value) -> None:
@@ -166,13 +194,20 @@ def refuse_tracked(op: Operator, value: Value) -> None:
         raise HostReadError(msg, kind=kind, value=value)
 
 
-vjp_rule.none(HostRead, PushScope, PopScope, why="it computes no value")
-jvp_rule.none(HostRead, PushScope, PopScope, why="it computes no value")
-batch_rule.none(HostRead, PushScope, PopScope, why="it computes no value; a batch layer refuses host reads itself")
+vjp_rule.none(HostRead, Observe, PushScope, PopScope, why="it computes no value")
+jvp_rule.none(HostRead, Observe, PushScope, PopScope, why="it computes no value")
+batch_rule.none(
+    HostRead, Observe, PushScope, PopScope, why="it computes no value; a batch layer refuses host reads itself"
+)
 
 
 def _item(x: Any) -> Any:
     return x.item() if hasattr(x, "item") else x
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "item": _item, "complex": complex, "float": float, "int": int, "bool": bool,
+}  # fmt: skip
 
 
 def identity(x: Any) -> Any:
@@ -236,7 +271,7 @@ class named_scope:  # noqa: N801  (a function by name in the field)
         self._open.append(block)
         return self
 
-    def __exit__(self, *exc_info: Any) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._open.pop().__exit__(*exc_info)
 
     def __call__(self, fun: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, linear
 from xform.core.stack import apply
 from xform.ops.broadcast import astype, broadcast_to
+from xform.ops.reductions import sum as sum_of
 from xform.ops.shapes import axis_of, front, lanes, moveaxis, ravel, shape_of
 from xform.ops.stacking import nested
 
@@ -270,7 +271,5 @@ def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
     >>> int(trace(np.array([[1, 2], [3, 4]])))
     5
     """
-    from xform.ops.reductions import sum as sum_of  # noqa: PLC0415  (reductions are built on shapes)
-
     line = diagonal(x, offset, axis1, axis2)
     return sum_of(line if dtype is None else astype(line, dtype), axis=-1)

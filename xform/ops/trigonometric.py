@@ -144,7 +144,7 @@ arctanh = unary(Arctanh(), "Inverse hyperbolic tangent.", ((0.0,), 0.0))
 
 partials(Sinh, lambda t, x: t * cosh(x))
 partials(Cosh, lambda t, x: t * sinh(x))
-partials(Tanh, lambda t, out: t * (1.0 - out * out))
+partials(Tanh, lambda t, out: t - t * out * out)  # 1.0 - out * out would cost twice as much on a small array
 partials(Arcsinh, lambda t, x: t / sqrt(1.0 + x * x))
 # two roots: the branch of their product is that of arccosh in the whole complex plane
 partials(Arccosh, lambda t, x: t / (sqrt(x - 1.0) * sqrt(x + 1.0)))

@@ -29,7 +29,7 @@ from xform.ops.indexing import Indexed, blank, getitem, make_getitem
 from xform.ops.positions import may_repeat, read, updated
 from xform.ops.powers import power
 from xform.ops.selection import maximum, minimum, where
-from xform.ops.shapes import expand_dims, front, lanes, reshape, squeeze
+from xform.ops.shapes import expand_dims, lanes, reshape, squeeze
 from xform.ops.stacking import nested
 
 __all__ = ["At", "IndexAdd", "IndexMax", "IndexMin", "IndexMul", "IndexPick", "IndexPlace", "IndexSet"]
@@ -258,7 +258,7 @@ def update_batch(op: Any, size: int, values: tuple[Any, ...], axes: Axes) -> tup
     """Each lane has an array of its own."""
     x = lanes(size, values[0], axes[0])
     if has_lane_mask(op.index, values[2:], axes[2:]):
-        out = masked_batch(op, x, values[1], axes[1], front(values[2], axes[2]))
+        out = masked_batch(op, x, values[1], axes[1], lanes(size, values[2], axes[2]))
         if out is not None:
             return out, 0
     found = batched(op.index, size, len(aval_of(x).shape) - 1, values[2:], axes[2:])
@@ -292,8 +292,8 @@ def masked_batch(op: Any, x: Any, values: Any, axis: int | None, mask: Any) -> A
     if len(shape) >= -joint:
         at = len(shape) + joint
         values = expand_dims(values, tuple(range(at, at + rank - 1))) if rank else squeeze(values, at)
-    behind = ndim - layout.before - rank
-    mask = expand_dims(mask, (*range(1, 1 + layout.before), *range(1 + layout.before + rank, 1 + layout.before + rank + behind)))
+    behind = 1 + layout.before + rank
+    mask = expand_dims(mask, (*range(1, 1 + layout.before), *range(behind, 1 + ndim)))
     return astype(where(mask, COMBINE[op.how](x, values), x), aval_of(x).dtype)
 
 

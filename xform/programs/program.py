@@ -93,7 +93,8 @@ class Program:
         self.inputs = tuple(inputs)
         self.equations = tuple(equations)
         self.outputs = tuple(outputs)
-        self.in_structure, self.out_structure = (None, None) if structures is None else structures
+        containers: tuple[Any, Any] = (None, None) if structures is None else structures
+        self.in_structure, self.out_structure = containers
         self.constants = tuple(_constants(self.equations, self.outputs))
         self._size = 1 + max((v.index for v in self.variables()), default=-1)
         self._dead = _last_uses(self.equations, self.outputs)
@@ -182,8 +183,7 @@ class Program:
     def text(self, *, lines: bool = False) -> str:
         """Return the program as text; with `lines`, each equation with its scope and source line."""
         shown = [f"program({', '.join(map(repr, self.inputs))}):"]
-        for constant in self.constants:
-            shown.append(f"  {constant!r} = constant")
+        shown += [f"  {constant!r} = constant" for constant in self.constants]
         for equation in self.equations:
             left = ", ".join(map(repr, equation.outputs)) or "_"
             right = ", ".join(repr(v) if isinstance(v, Literal) else letters(v.index) for v in equation.inputs)

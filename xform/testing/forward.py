@@ -67,7 +67,8 @@ class Forward(Transformation):
 def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """Return `(out, out_tangent)` of a function at `primals` along `tangents`.
 
-    >>> jvp(lambda x: x * x, (3.0,), (1.0,))
+    >>> out, tangent = jvp(lambda x: x * x, (3.0,), (1.0,))
+    >>> float(out), float(tangent)
     (9.0, 6.0)
     """
     keep = any(isinstance(leaf, Value) for leaf in (*primals, *tangents))

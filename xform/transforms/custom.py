@@ -98,9 +98,9 @@ def custom_gradient_vjp(op: CustomGradient, needed: tuple[bool, ...], *primals: 
 def set_gradient_vjp(op: SetGradient, needed: tuple[bool, ...], *operands: Any) -> tuple[Any, Any]:
     """The user's rule, for a tape below the one that ran `forward`."""
     outs = apply(op, *operands)
-    leaves, primals = operands[op.outs : op.outs + op.residuals.num_leaves], operands[op.outs + op.residuals.num_leaves :]
+    before = op.outs + op.residuals.num_leaves
+    leaves, primals = operands[op.outs : before], operands[before:]
     residuals = tree.unflatten(op.residuals, list(leaves))
-    before = len(operands) - len(primals)
 
     def pullback(cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
         return (*[None] * before, *call_backward(op.custom, residuals, len(primals), cotangents))
@@ -156,9 +156,9 @@ def copied(x: Any) -> Any:
 def custom_gradient(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function with a reverse rule of its own.
 
-    `forward(*xs) -> (outs, residuals)` runs on plain values; `backward(residuals, *cotangents)` returns one cotangent, or
-    None, per input. A cotangent of an unused output is None. The rule is used as it is, true derivative or not, on every
-    tape. Raises `RuleError` for a wrong structure, `OperandTypeError` for an argument that is no array.
+    `forward(*xs) -> (outs, residuals)` runs on plain values; `backward(residuals, *cotangents)` returns one cotangent,
+    or None, per input. A cotangent of an unused output is None. The rule is used as it is, true derivative or not, on
+    every tape. Raises `RuleError` for a wrong structure, `OperandTypeError` for an argument that is no array.
 
     >>> import numpy as np, xform as xf
     >>> rounded = xf.custom_gradient(lambda x: (np.round(x), None), lambda residuals, t: t)
@@ -171,7 +171,10 @@ def custom_gradient(forward: Callable[..., Any], backward: Callable[..., Any]) -
         for position, x in enumerate(xs):
             if not isinstance(x, Value) and not is_raw(x):
                 name = getattr(forward, "__name__", "forward")
-                msg = f"custom_gradient of {name}: argument {position} is {type(x).__name__}, no array; bind it with functools.partial"
+                msg = (
+                    f"custom_gradient of {name}: argument {position} is {type(x).__name__}, no array; "
+                    "bind it with functools.partial"
+                )
                 raise OperandTypeError(msg, value=x)
         single: list[bool] = []
 

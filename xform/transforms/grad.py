@@ -258,7 +258,7 @@ class Grad(Transformation):
             if sequence < size:
                 stops.setdefault(sequence + 1, []).append(("want", sequence))
         consumers = first_consumers(entries, self._callbacks) if self._callbacks else {}
-        around = {sequence: scope_of(entries[at]) for sequence, at in consumers.items()}
+        around = {watched: scope_of(entries[at]) for watched, at in consumers.items()}
         for sequence in self._callbacks:
             if sequence < size:
                 stops.setdefault(consumers.get(sequence, sequence + 1), []).append(("call", sequence))

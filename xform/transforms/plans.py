@@ -53,10 +53,11 @@ class Plan:
     """How operations of one class are recorded.
 
     `codes[i]` and `saves[i]` belong to operand i: the step, and what it keeps: an operand's position, `OUT`, `NOTHING`,
-    or `SEVERAL`. Of a product, `saves` holds the codes for two matrices.
+    or `SEVERAL`. Of a product, `saves` holds the codes for two matrices. `named` holds the codes where something stands
+    below that can see the step: there a cotangent that passes unchanged passes under its operator's name.
     """
 
-    __slots__ = ("builtin", "codes", "fast", "kernel", "linear", "rule", "saves", "several")
+    __slots__ = ("builtin", "codes", "fast", "kernel", "linear", "named", "rule", "saves", "several")
 
     def __init__(self, kind: type[Operator], rule: Any) -> None:
         self.rule = rule
@@ -81,11 +82,14 @@ class Plan:
         self.codes: tuple[int, ...] = ()
         self.saves: tuple[int, ...] = ()
         self.several: Any = None
+        self.named: tuple[int, ...] = ()
         if isinstance(rule, Partials):
             self.several = rule.residual
             pairs = [self._partial(rule, operand, kind.__name__) for operand in range(len(rule.functions))]
             self.codes = tuple(code for code, _ in pairs)
             self.saves = tuple(save for _, save in pairs)
+            passing = new_code(lambda t, _: t, kind.__name__)
+            self.named = tuple(passing if code == PASS else code for code in self.codes)
         elif isinstance(rule, Bilinear):
             self.codes = (_bilinear(rule.left, kind.__name__), _bilinear(rule.right, kind.__name__))
             if rule.flat:
@@ -219,11 +223,12 @@ def record(
     fill = None
     if op.multiple_outputs and getattr(op, "fills_zeros", True):
         fill = tuple((like_of(each), home_of(each)) for each in out)
-    return out, (CALL, (pullback, tuple(tracked), op, fill), *own)
+    likes = None if plan.builtin else tuple(like_of(data[i]) for i in tracked)  # a user's rule is checked
+    return out, (CALL, (pullback, tuple(tracked), op, fill, likes), *own)
 
 
 def _elementwise(plan: Plan, op: Operator, data: tuple[Any, ...], out: Any, operand: int) -> tuple[int, Any]:
-    code, save = plan.codes[operand], plan.saves[operand]
+    code, save = plan.named[operand], plan.saves[operand]
     kept: Any = None
     if save == SEVERAL:
         kept = plan.several(operand, op, data, out)

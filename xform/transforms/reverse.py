@@ -202,7 +202,7 @@ class Chosen:
 
 
 def lifted_foreign(argument: Any) -> Any:
-    """Lift arrays of other libraries than NumPy to `Array`: unlike NumPy's, their operators may not give way to values."""
+    """Lift arrays of other libraries than NumPy to `Array`: their operators may not give way to values."""
     return argument if type(argument) in HOST_TYPES else tree.map(_lifted_leaf, argument)
 
 

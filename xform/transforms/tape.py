@@ -18,12 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from xform.core.aval import Aval
-from xform.core.backend import HOST_TYPES
+from xform.core.aval import Aval, aval_of
+from xform.core.backend import HOST_TYPES, is_raw
 from xform.core.errors import RuleError
+from xform.core.operator import Operator
 from xform.core.place import Place
+from xform.core.rules import settle_dtype
 from xform.core.source import Site, describe, is_internal
 from xform.core.stack import apply
+from xform.core.value import Value
 from xform.layers import lifted
 from xform.ops.arithmetic import add
 from xform.ops.create import zeros
@@ -106,7 +109,7 @@ class Walk:
 
     def run_raw(self, start: int, stop: int) -> None:
         """Visit entries with nothing below: rules compute on raw arrays."""
-        entries, cotangents, owned = self.entries, self.cotangents, self.owned
+        entries, cotangents, owned, pending = self.entries, self.cotangents, self.owned, self.pending
         entry: Entry | None = None
         try:
             for sequence in range(start, stop - 1, -1):
@@ -114,7 +117,7 @@ class Walk:
                 if entry is None:
                     continue
                 entries[sequence] = None
-                cotangent = cotangents[sequence]
+                cotangent = self.take(sequence) if pending else cotangents[sequence]
                 if cotangent is None:
                     continue
                 cotangents[sequence] = None
@@ -184,7 +187,7 @@ class Walk:
 
     def call(self, entry: Entry, cotangent: Any) -> None:
         """Call a pullback, and check what it returns."""
-        pullback, operands, op, fill = entry[2]
+        pullback, operands, op, fill, likes = entry[2]
         if op.multiple_outputs:
             if fill is not None:
                 cotangent = tuple(
@@ -200,9 +203,10 @@ class Walk:
         if len(found) <= operands[-1]:
             msg = f"the pullback of {op!r} returned {len(found)} cotangents for operand {operands[-1]} and those before it"
             raise RuleError(msg, op=op)
-        for operand, parent in zip(operands, entry[4:], strict=True):
-            if found[operand] is not None:
-                self.add(parent[0], found[operand])
+        for place, (operand, parent) in enumerate(zip(operands, entry[4:], strict=True)):
+            part = found[operand]
+            if part is not None:
+                self.add(parent[0], part if likes is None else checked(op, operand, part, likes[place]))
 
     def add(self, sequence: int, part: Any) -> None:
         """Add a contribution: existing + new."""
@@ -224,8 +228,6 @@ class Walk:
         like = likes[0]
         if not (self.raw and isinstance(like, Aval) and type(cotangent) in HOST_TYPES):
             self.pending.setdefault(sequence, []).append((op, likes, rule, cotangent))
-            if self.raw:
-                self.take(sequence)
             return
         have = self.cotangents[sequence]
         if sequence not in self.owned or not isinstance(have, np.ndarray):
@@ -235,6 +237,21 @@ class Walk:
         rule.accumulate(op, have, cotangent, *likes[1:])
 
 
+def checked(op: Operator, operand: int, part: Any, like: Any) -> Any:
+    """Return a cotangent that a user's rule gave, in the dtype of its operand; raises where it does not fit."""
+    wrong = f"the pullback of {op!r} returned for operand {operand}"
+    if not isinstance(part, Value) and not is_raw(part):
+        msg = f"{wrong} {type(part).__name__}, no array; return an array, or None for no cotangent"
+        raise RuleError(msg, op=op, operand=operand)
+    want, have = aval_of(like), aval_of(part)
+    if len(want.shape) != len(have.shape) or any(
+        n != m for n, m in zip(want.shape, have.shape, strict=True) if n is not None and m is not None
+    ):
+        msg = f"{wrong} a cotangent {have!r}; the operand is {want!r}: sum or broadcast it to that shape"
+        raise RuleError(msg, op=op, operand=operand)
+    return settle_dtype(part, like)
+
+
 def step_of(code: int, cotangent: Any, residual: Any) -> Any:
     """Run one step."""
     step = steps[code]
@@ -242,7 +259,7 @@ def step_of(code: int, cotangent: Any, residual: Any) -> Any:
 
 
 def zeros_of(like: Any, home: str, *, raw: bool) -> Any:
-    """Return zeros of an aval, or of a value whose shape is unknown, on a device; lifted where something stands below."""
+    """Return zeros of an aval, or of a value of unknown shape, on a device; lifted where something stands below."""
     out = zeros(like.shape, like.dtype) if isinstance(like, Aval) else like * 0
     out = out if home == "cpu" else apply(make_put(home), out)
     return out if raw else lifted(out)
@@ -263,8 +280,9 @@ def entry_name(entry: Entry) -> str:
     return names[code]
 
 
-def scope_of(entry: Entry) -> tuple[str, Place | None]:
+def scope_of(entry: Entry | None) -> tuple[str, Place | None]:
     """Return the scope of an entry's backward step, and the place of its forward operation."""
+    assert entry is not None  # noqa: S101  (only reachable ones have consumers)
     name = entry_name(entry)
     return name if name == "CustomBackward" else f"{name}.Backward", entry[3]
 

@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from xform import tree
-from xform.core.aval import Aval, aval_of, as_numpy_dtype
+from xform.core.aval import Aval, as_numpy_dtype, aval_of
 from xform.core.backend import is_raw
+from xform.core.bottom import escaped, no_array
 from xform.core.errors import HostReadError, LayerError, OperandTypeError, ProgramError
 from xform.core.operator import Operator
 from xform.core.place import place
 from xform.core.source import Site, describe, user_site
-from xform.core.stack import Transformation, apply
+from xform.core.stack import Transformation, apply, levels
 from xform.core.value import Array, Value
 from xform.layers import lifted
-from xform.ops.structural import HostRead, PopScope, PushScope
+from xform.ops.structural import HostRead, Identity, PopScope, PushScope
 from xform.programs.program import Constant, Equation, Literal, Program, Variable, literal_or_none
 
 __all__ = ["Trace", "TraceValue", "eval_shape", "make_program", "trace"]
@@ -100,7 +101,7 @@ class Trace(Transformation):
         self.inputs.append(variable)
         return self._value(None if self.abstract else lifted(x), variable)
 
-    def variable_of(self, value: Any) -> Variable | Literal:
+    def variable_of(self, value: Any, op: Operator | None = None) -> Variable | Literal:
         """Return the variable of a value; what comes from outside becomes a constant."""
         if type(value) is TraceValue and value.owner is self:
             return value.variable
@@ -108,6 +109,8 @@ class Trace(Transformation):
         if literal is not None:
             return literal
         if isinstance(value, Value) and value.owner is not None:
+            if all(level.layer is not value.owner for level in levels()):
+                raise escaped(op or Identity(), value)
             self.foreign = True
         key = value.data if type(value) is Array else value
         known = self._constants.get(id(key))
@@ -122,7 +125,10 @@ class Trace(Transformation):
             return apply(op, *values)
         if isinstance(op, HostRead):
             return self._read(op, values[0])
-        inputs = tuple(self.variable_of(value) for value in values)
+        try:
+            inputs = tuple(self.variable_of(value, op) for value in values)
+        except OperandTypeError as error:
+            raise no_array(op, values) from error
         if self.abstract:
             found = op.infer(*[aval_of(value) for value in values])
             data: Any = [None] * len(found) if op.multiple_outputs else None
@@ -144,13 +150,18 @@ class Trace(Transformation):
         shown = "np.asarray" if op.kind == "asarray" else f"{op.kind}()"
         msg = (
             f"{shown} of the traced value {value!r} at {describe(user_site())}: the program would keep the outcome of "
-            "this one call. Use xnp.where(cond, a, b) in place of if, x.shape for sizes, np.stack or xnp.array to build "
-            "arrays; or read it outside the traced function"
+            "this one call. Use xnp.where(cond, a, b) in place of if, x.shape for sizes, np.stack or xnp.array to "
+            "build arrays, x.at[i].set(v) in place of a[i] = v; or read it outside the traced function"
         )
+        if value.aval.dtype.kind in "iu":
+            msg += ". To index a raw array B with it, write xnp.take(B, i) or xf.array(B)[i]"
         raise HostReadError(msg, value=value, kind=op.kind)
 
     def program(self, outputs: Any, arguments: Any = None) -> Program:
-        """Return the Program of what was recorded, with these outputs (any container); `arguments` gives the structure."""
+        """Return the Program of what was recorded, with these outputs (any container).
+
+        `arguments` gives the structure of its inputs.
+        """
         leaves, structure = tree.flatten(outputs)
         in_structure = None if arguments is None else tree.structure(arguments)
         flat = [self.variable_of(leaf) for leaf in leaves]
