@@ -333,7 +333,8 @@ def test_on_backward_runs_when_the_walk_passes():
         y = np.exp(h)
         tape.on_backward(lambda: events.append("after y"))
         tape.backward(y, ONES)
-    assert events == ["h", "second", "x", "first"]  # a callback runs within the step of the value's first consumer
+    # a callback runs within the step of the value's first consumer
+    assert events == ["after y", "h", "second", "x", "first"]
 
 
 # ------------------------------------------------------------------ what a gradient is

@@ -134,6 +134,17 @@ def test_import_alone_brings_in_neither():
     assert run(code).strip() == "set()"
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import xform.numpy as xnp; print((xnp.array([1.0, 2.0]) + 1.0).sum())",
+        "from xform.transforms.profile import Profile as P; print(P()(lambda x: (x + 1).sum())(np.array([1.0, 2.0])))",
+    ],
+)
+def test_values_behave_whatever_is_imported_first(code):
+    assert float(run(f"import numpy as np; {code}")) == 5.0
+
+
 def test_import_looks_for_no_plugin():
     code = "import sys, xform; xform.grad, xform.layer; print({'importlib.metadata', 'argparse'} & set(sys.modules))"
     assert run(code).strip() == "set()"

@@ -78,6 +78,8 @@ def with_first(argv: Sequence[str]) -> list[str]:
             break
         if argv[at:] == ["--with"]:
             return [*ours, word]  # argparse says what is missing
+        if argv[at:] == ["--with"]:
+            return [*ours, word]  # argparse says what is missing
         taken = 2 if word == "--with" else 1
         (ours if word.partition("=")[0] == "--with" else rest).extend(argv[at : at + taken])
         at += taken

@@ -333,7 +333,7 @@ def install() -> None:
         table[f"__{name}__"] = unary_method(function)
     for kind in ("bool", "int", "float", "complex", "index"):
         table[f"__{kind}__"] = _read(kind)
-    table |= {name: property(getter) for name, getter in ATTRIBUTES.items()}
+    table |= {name: property(getter, doc=f"As an ndarray's `{name}`.") for name, getter in ATTRIBUTES.items()}
     table |= {name: _named_method(name) for name in METHODS}
     table |= {
         "__matmul__": _matmul, "__rmatmul__": _rmatmul, "__divmod__": _divmod,

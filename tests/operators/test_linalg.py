@@ -177,7 +177,7 @@ def test_singular_matrices_raise_numpys_error():
 def test_refusals():
     with pytest.raises(ShapeError, match="no square matrix"):
         ops.Inv().infer(aval_of(np.ones((2, 3))))
-    with pytest.raises(np.linalg.LinAlgError):
+    with pytest.raises(ShapeError):
         la.inv(np.ones((2, 3)))
     with pytest.raises(ShapeError, match="do not fit"):
         ops.Solve().infer(aval_of(np.ones((2, 2))), aval_of(np.ones(3)))

@@ -94,7 +94,10 @@ def shape_of(value: Any) -> Shape:
     """
     if isinstance(value, Value) and value.aval is None:
         value = value.data
-    return value.shape if type(value) is np.ndarray else aval_of(value).shape
+    if type(value) is np.ndarray:
+        shape: Shape = value.shape
+        return shape
+    return () if isinstance(value, np.generic) else aval_of(value).shape
 
 
 def dtype_of(value: Any) -> np.dtype[Any]:

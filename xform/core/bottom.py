@@ -20,63 +20,40 @@ from xform.core.operator import Operator
 from xform.core.source import describe, hidden, user_site
 from xform.core.value import Array, Value
 
-__all__ = ["binary", "escaped", "evaluate", "no_array", "unary", "wrap"]
+__all__ = ["escaped", "evaluate", "no_array", "wrap"]
 
 __tracebackhide__ = hidden
 
 
 def evaluate(op: Operator, values: tuple[Any, ...]) -> Any:
-    """Compute an operation on raw arrays; the result is an `Array` where an operand was one."""
-    if op.kernel is not None:
-        count = len(values)
-        if count == 1:
-            return unary(op, values[0])
-        if count == 2:
-            return binary(op, values[0], values[1])
+    """Compute an operation on raw arrays; the result is an `Array` where an operand was one.
+
+    Operators with a NumPy kernel, of one or two NumPy operands, take a straight path: 0.4 us of 1.3, so that a user's
+    layer costs less than half of what it costs without.
+    """
+    kernel = op.kernel
+    if kernel is not None and len(values) == 2:
+        x, y = values
+        left = x.data if type(x) is Array else x
+        right = y.data if type(y) is Array else y
+        if type(left) in HOST_TYPES and type(right) in HOST_TYPES:
+            try:
+                found = kernel(left, right)
+            except (ValueError, TypeError):  # said again in our words, below and not in here: one cause is enough
+                pass
+            else:
+                return found if left is x and right is y else _array(found)
+    elif kernel is not None and len(values) == 1:
+        x = values[0]
+        left = x.data if type(x) is Array else x
+        if type(left) in HOST_TYPES:
+            try:
+                found = kernel(left)
+            except (ValueError, TypeError):
+                pass
+            else:
+                return found if left is x else _array(found)
     return evaluate_any(op, values)
-
-
-# Operators with a NumPy kernel, of one or two operands, skip the loop below: 0.4 us of 1.3 (a user's layer costs less
-# than half of what it costs without).
-
-
-def unary(op: Operator, x: Any) -> Any:
-    """Compute an operation of one operand."""
-    kernel = op.kernel
-    raw = x.data if type(x) is Array else x
-    if kernel is None or type(raw) not in HOST_TYPES:
-        return evaluate_any(op, (x,))
-    try:
-        found = kernel(raw)
-    except (ValueError, TypeError):  # said again in our words, below and not in here: one cause is enough
-        pass
-    else:
-        if raw is x:
-            return found
-        out = Array()
-        out.data = found
-        return out
-    return evaluate_any(op, (x,))
-
-
-def binary(op: Operator, x: Any, y: Any) -> Any:
-    """Compute an operation of two operands."""
-    kernel = op.kernel
-    left = x.data if type(x) is Array else x
-    right = y.data if type(y) is Array else y
-    if kernel is None or type(left) not in HOST_TYPES or type(right) not in HOST_TYPES:
-        return evaluate_any(op, (x, y))
-    try:
-        found = kernel(left, right)
-    except (ValueError, TypeError):  # said again in our words, as above
-        pass
-    else:
-        if left is x and right is y:
-            return found
-        out = Array()
-        out.data = found
-        return out
-    return evaluate_any(op, (x, y))
 
 
 def evaluate_any(op: Operator, values: tuple[Any, ...]) -> Any:

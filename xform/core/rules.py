@@ -58,6 +58,18 @@ class NoRule:
         return f"NoRule({self.why!r})"
 
 
+class Rules(dict[OperatorClass, Any]):
+    """Rules by operator class; setting or deleting one forgets the plan that a tape made of it."""
+
+    def __setitem__(self, kind: OperatorClass, rule: Any) -> None:
+        super().__setitem__(kind, rule)
+        kind.plan = None
+
+    def __delitem__(self, kind: OperatorClass) -> None:
+        super().__delitem__(kind)
+        kind.plan = None
+
+
 class RuleTable:
     """Rules of one kind by operator class; a plugin's transformation owns a table of its own.
 
@@ -77,7 +89,7 @@ class RuleTable:
             raise ValueError(msg)
         self.name = name
         self.missing = missing
-        self.rules: dict[OperatorClass, Any] = {}
+        self.rules = Rules()
 
     def __call__(self, *kinds: OperatorClass) -> Callable[[Rule], Rule]:
         """Register the decorated function as the rule of these operator classes."""

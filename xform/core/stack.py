@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, ClassVar, Self
 
-from xform.core.bottom import binary, evaluate, unary
+from xform.core.bottom import evaluate
 from xform.core.errors import LayerError, LayerOrderError, RuleError
 from xform.core.operator import Operator
 from xform.core.place import place
@@ -264,7 +264,7 @@ class Level:
         self.binary = binary or (lambda op, x, y: interpret(op, (x, y)))
 
 
-BOTTOM = Level(None, None, evaluate, unary, binary)
+BOTTOM = Level(None, None, evaluate)
 
 #: the current place; `default` makes `get` unable to fail
 cursor: ContextVar[Level] = ContextVar("xform stack", default=BOTTOM)

@@ -3,6 +3,7 @@
 import importlib as _importlib
 from typing import Any as _Any
 
+from xform import layers as _layers  # gives values their behaviour, where nothing else has loaded it
 from xform.numpy.creation import *
 from xform.numpy.dtypes import *
 from xform.numpy.elementwise import *

@@ -282,7 +282,7 @@ def unary(op: Operator, summary: str, example: Example | None = None, name: str 
                     return out
             except (TypeError, ValueError):  # said again by the bottom, with operand and line
                 pass
-        return level.interpret(op, (x,))
+        return level.unary(op, x)
 
     named(function, op, summary, example, name)
     return function
@@ -303,7 +303,7 @@ def binary(
                 return kernel(x, y)
             except (TypeError, ValueError):  # said again by the bottom, with operands and line
                 pass
-        return level.interpret(op, (x, y))
+        return level.binary(op, x, y)
 
     named(function, op, summary, example, name)
     return function

@@ -55,6 +55,15 @@ def _spelled_out(x: Any, index: Index, operands: tuple[Any, ...]) -> tuple[Any, 
     return tuple(found)
 
 
+def _writable(xp: Any, x: Any, where: tuple[Any, ...], values: Any) -> tuple[tuple[Any, ...], Any]:
+    """Return a basic index without its new axes, which the standard does not write through, and the values to match."""
+    if None not in where:
+        return where, values
+    shape = x[where].shape
+    kept = tuple(entry for entry in where if entry is not None)
+    return kept, xp.reshape(xp.broadcast_to(values, shape), x[kept].shape)
+
+
 def within_bounds(entry: tuple[Any, ...], length: int) -> slice:
     """Return a slice that selects the same, with bounds that are positions of the axis.
 
@@ -103,8 +112,8 @@ def add_into(xp: Any, buffer: Any, index: Index, operands: tuple[Any, ...], valu
             xp.add.at(buffer, where, values)
         return buffer
     if is_basic(index):
-        where = _spelled_out(buffer, index, operands)
-        buffer[where] = buffer[where] + _on_device(xp, values, buffer)
+        where, values = _writable(xp, buffer, _spelled_out(buffer, index, operands), _on_device(xp, values, buffer))
+        buffer[where] = buffer[where] + values
         return buffer
     return combined(xp, "add", buffer, (index, operands), values)
 
@@ -135,7 +144,7 @@ def updated(xp: Any, how: str, x: Any, at: Place, values: Any) -> Any:
     if has_ufuncs(xp):
         where = plain(index, operands)
     else:
-        where, values = _spelled_out(x, index, operands), _on_device(xp, values, x)
+        where, values = _writable(xp, x, _spelled_out(x, index, operands), _on_device(xp, values, x))
     if how == "set":
         out[where] = values
     elif has_ufuncs(xp) and may_repeat(index, operands):

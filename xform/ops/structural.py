@@ -77,9 +77,10 @@ class Observe(Operator):
         return ()
 
     def evaluate(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
-        """Call the observer."""
-        outputs = arrays[self.count :]
-        self.observer.after(None, self.op, arrays[: self.count], outputs if self.op.multiple_outputs else outputs[0])
+        """Call the observer's hooks, one after the other: the operation has been computed already."""
+        inputs, outputs = arrays[: self.count], arrays[self.count :]
+        token = self.observer.before(self.op, inputs)
+        self.observer.after(token, self.op, inputs, outputs if self.op.multiple_outputs else outputs[0])
         return ()
 
 

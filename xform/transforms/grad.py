@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterator
@@ -243,45 +244,46 @@ class Grad(Transformation):
 
     def _walk(self, entries: list[Entry | None], seeds: list[Any], wanted: list[int], *, raw: bool) -> dict[int, Any]:
         walk = Walk(entries, raw=raw)
-        targets = [y.entry[0] for y, _ in seeds]
-        for target, (y, dy) in zip(targets, seeds, strict=True):
-            if dy is None:
-                raw_one = raw and type(y.data) in ARRAY_TYPES
-                cotangent = y.data.dtype.type(1) if raw_one else ones_like(y.data)
-            else:
+        for y, dy in seeds:
+            if dy is not None:
                 cotangent = dy
-            walk.seed(target, cotangent if raw else lifted(cotangent))
+            elif raw and type(y.data) in ARRAY_TYPES:
+                cotangent = y.data.dtype.type(1)
+            else:
+                cotangent = ones_like(y.data)
+            walk.seed(y.entry[0], cotangent if raw else lifted(cotangent))
         found: dict[int, Any] = {}
-        stops: dict[int, list[tuple[str, Any]]] = {}
+        at = len(entries) - 1
+        for stop, actions in self._stops(entries, wanted, found):
+            walk.run(at, stop)
+            at = min(at, stop - 1)
+            for action in actions:
+                action(walk)
+        walk.run(at, 0)
+        return found
+
+    def _stops(self, entries: list[Entry | None], wanted: list[int], found: dict[int, Any]) -> list[tuple[int, Any]]:
+        """Return what is done between the steps, in the order of the walk: `(after which entry, actions)`.
+
+        A wanted cotangent is taken when the walk reaches its value; a callback runs after the earliest reachable
+        consumer of its value, in the scope of that step; a marker where it stands in the record.
+        """
+        stops: dict[int, list[Callable[[Walk], None]]] = {}
         size = len(entries)
         for sequence in set(wanted):
             if sequence < size:
-                stops.setdefault(sequence + 1, []).append(("want", sequence))
-        consumers = first_consumers(entries, self._callbacks) if self._callbacks else {}
-        around = {watched: scope_of(entries[at]) for watched, at in consumers.items()}
-        for sequence in self._callbacks:
-            if sequence < size:
-                stops.setdefault(consumers.get(sequence, sequence + 1), []).append(("call", sequence))
-        for sequence in self._markers:
-            if sequence < size:
-                stops.setdefault(sequence + 1, []).append(("mark", sequence))
-        at = size - 1
-        for stop in sorted(stops, reverse=True):
-            walk.run(at, stop)
-            at = min(at, stop - 1)
-            for action, sequence in stops[stop]:
-                if action == "mark":
-                    self._markers[sequence]()
-                    continue
-                cotangent = walk.take(sequence)
-                if action == "want":
-                    found[sequence] = cotangent
-                elif cotangent is not None:
-                    with scoped(*around[sequence], "backward") if sequence in around else nullcontext():
-                        for callback in self._callbacks[sequence]:
-                            callback(cotangent)
-        walk.run(at, 0)
-        return found
+                stops.setdefault(sequence + 1, []).append(functools.partial(take_into, found, sequence))
+        if self._callbacks:
+            consumers = first_consumers(entries, self._callbacks)
+            for sequence, callbacks in self._callbacks.items():
+                if sequence < size:
+                    consumer = consumers.get(sequence)
+                    scope = None if consumer is None else scope_of(entries[consumer])
+                    at = sequence + 1 if consumer is None else consumer
+                    stops.setdefault(at, []).append(functools.partial(call_back, callbacks, sequence, scope))
+        for sequence, marker in self._markers.items():
+            stops.setdefault(sequence + 1, []).append(functools.partial(call_marker, marker))
+        return sorted(stops.items(), reverse=True)
 
     def _seeds(self, leaves: list[Any], dys: Any) -> list[tuple[GradValue, Any]]:
         given = [None] * len(leaves) if dys is None else tree.leaves(dys, is_leaf=lambda d: d is None)
@@ -332,6 +334,25 @@ class Grad(Transformation):
         """Whether a layer stands above this one on the current stack."""
         order = [level.layer for level in levels()]
         return owner in order and self in order and order.index(owner) < order.index(self)
+
+
+def take_into(found: dict[int, Any], sequence: int, walk: Walk) -> None:
+    """Keep the finished cotangent of a wanted value."""
+    found[sequence] = walk.take(sequence)
+
+
+def call_back(callbacks: list[Callable[[Any], Any]], sequence: int, scope: Any, walk: Walk) -> None:
+    """Call the callbacks of an attached value with its finished cotangent; without one, none is called."""
+    cotangent = walk.take(sequence)
+    if cotangent is not None:
+        with nullcontext() if scope is None else scoped(*scope, "backward"):
+            for callback in callbacks:
+                callback(cotangent)
+
+
+def call_marker(marker: Callable[[], Any], walk: Walk) -> None:
+    """Call what `on_backward` left at this point."""
+    marker()
 
 
 def unshared(cotangents: list[Any], dys: Any) -> list[Any]:

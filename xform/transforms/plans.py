@@ -54,15 +54,19 @@ class Plan:
 
     `codes[i]` and `saves[i]` belong to operand i: the step, and what it keeps: an operand's position, `OUT`, `NOTHING`,
     or `SEVERAL`. Of a product, `saves` holds the codes for two matrices. `named` holds the codes where something stands
-    below that can see the step: there a cotangent that passes unchanged passes under its operator's name.
+    below that can see the step: there a cotangent that passes unchanged passes under its operator's name. `code`, `save`,
+    `right_code`, `right_save` repeat those of the first and the last operand: the straight path reads no tuple.
     """
 
-    __slots__ = ("builtin", "codes", "fast", "kernel", "linear", "named", "rule", "saves", "several")
+    __slots__ = (
+        "builtin", "code", "codes", "fast", "kernel", "linear", "named", "product", "rule", "saves", "several", "right_code", "right_save", "save",
+    )  # fmt: skip
 
     def __init__(self, kind: type[Operator], rule: Any) -> None:
         self.rule = rule
         self.kernel = kind.kernel
         self.builtin = kind.__module__.startswith("xform.ops")
+        self.product = isinstance(rule, Bilinear) and rule.flat
         self.linear = (
             isinstance(rule, Linear)
             and rule.accumulate is None
@@ -81,6 +85,7 @@ class Plan:
         )
         self.codes: tuple[int, ...] = ()
         self.saves: tuple[int, ...] = ()
+        self.code = self.save = self.right_code = self.right_save = NOTHING
         self.several: Any = None
         self.named: tuple[int, ...] = ()
         if isinstance(rule, Partials):
@@ -88,6 +93,8 @@ class Plan:
             pairs = [self._partial(rule, operand, kind.__name__) for operand in range(len(rule.functions))]
             self.codes = tuple(code for code, _ in pairs)
             self.saves = tuple(save for _, save in pairs)
+            self.code, self.save = pairs[0]
+            self.right_code, self.right_save = pairs[-1]
             passing = new_code(lambda t, _: t, kind.__name__)
             self.named = tuple(passing if code == PASS else code for code in self.codes)
         elif isinstance(rule, Bilinear):
@@ -158,31 +165,12 @@ def _linear(rule: Linear, name: str) -> int:
     return new_code(step, name)
 
 
-plans: dict[type[Operator], Plan] = {}
-#: those of one or two operands that the straight path takes
-fast_plans: dict[type[Operator], Plan] = {}
-#: those of one operand in which they are linear
-linear_plans: dict[type[Operator], Plan] = {}
-#: products with steps of their own for two matrices
-product_plans: dict[type[Operator], Plan] = {}
-
-
 def plan_of(op: Operator) -> Plan:
     """Return the plan of an operator's class; raises `MissingRuleError` where it has no reverse rule."""
-    kind = type(op)
-    rule = vjp_rule.get(op)
-    plan = plans.get(kind)
-    if plan is None or plan.rule is not rule:
-        plan = plans[kind] = Plan(kind, rule)
-        fast_plans.pop(kind, None)
-        linear_plans.pop(kind, None)
-        product_plans.pop(kind, None)
-        if plan.fast:
-            fast_plans[kind] = plan
-        elif plan.linear:
-            linear_plans[kind] = plan
-        elif isinstance(rule, Bilinear) and rule.flat:
-            product_plans[kind] = plan
+    plan: Plan | None = op.plan
+    if plan is None:
+        kind = type(op)
+        plan = kind.plan = Plan(kind, vjp_rule.get(op))
     return plan
 
 

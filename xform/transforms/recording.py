@@ -27,11 +27,9 @@ from xform.transforms.plans import (
     NOTHING,
     OUT,
     OUTPUT,
+    SEVERAL,
     Entry,
-    fast_plans,
-    linear_plans,
     plan_of,
-    product_plans,
     record,
 )
 
@@ -72,29 +70,25 @@ def place_on(tape: Any, below: Level) -> Level:
 
 
 def _bind_unary(tape: Any, general: Interpret) -> Callable[[Operator, Any], Any]:
-    sequence, arrays, fast, linear = tape.sequence, ARRAY_TYPES, fast_plans, linear_plans
+    sequence, arrays = tape.sequence, ARRAY_TYPES
 
     def unary(op: Operator, x: Any) -> Any:
-        plan = fast.get(type(op))
+        plan = op.plan
         if plan is None or type(x) is not GradValue or x.owner is not tape or tape.paused:
-            return linearly(op, x)
-        own = x.data
-        if type(own) not in arrays:
             return general(op, (x,))
+        own = x.data
+        if type(own) not in arrays or not plan.fast:
+            return linearly(op, x, own) if plan.linear and type(own) in arrays else general(op, (x,))
         out = plan.kernel(own)
-        save = plan.saves[0]
+        save = plan.save
         kept = own if save == 0 else out if save == OUT else None if save == NOTHING else plan.several(0, op, (own,), out)
         value = GradValue()
         value.data = out
         value.owner = tape
-        value.entry = (sequence(), plan.codes[0], kept, None, x.entry)
+        value.entry = (sequence(), plan.code, kept, None, x.entry)
         return value
 
-    def linearly(op: Operator, x: Any) -> Any:
-        plan = linear.get(type(op))
-        if plan is None or type(x) is not GradValue or x.owner is not tape or tape.paused or type(x.data) not in arrays:
-            return general(op, (x,))
-        own = x.data
+    def linearly(op: Operator, x: GradValue, own: Any) -> Any:
         try:
             out = op.evaluate(np, own)
         except (TypeError, ValueError, IndexError):  # said again with operator, operands and line
@@ -102,50 +96,68 @@ def _bind_unary(tape: Any, general: Interpret) -> Callable[[Operator, Any], Any]
         if out.dtype is not own.dtype:
             return general(op, (x,))
         residual = (op, (Aval(own.shape, own.dtype),), 0)
-        return tracked(tape, out, (sequence(), plan.codes[0], residual, None, x.entry))
+        return tracked(tape, out, (sequence(), op.plan.codes[0], residual, None, x.entry))
 
     return unary
 
 
 def _bind_binary(tape: Any, general: Interpret) -> Callable[[Operator, Any, Any], Any]:
-    sequence, arrays, host, fast, products = tape.sequence, ARRAY_TYPES, HOST_TYPES, fast_plans, product_plans
+    sequence, arrays, host = tape.sequence, ARRAY_TYPES, HOST_TYPES
 
     def binary(op: Operator, x: Any, y: Any) -> Any:
-        plan = fast.get(type(op))
+        plan = op.plan
         if plan is None or tape.paused:
-            return product(op, x, y)
-        left = type(x) is GradValue and x.owner is tape
-        right = type(y) is GradValue and y.owner is tape
-        if left == right:
-            return both(op, plan, x, y) if left else general(op, (x, y))
-        if left:
-            operand, parent, own, other = 0, x.entry, x.data, y.data if type(y) is Array else y
-            first, second = own, other
-        else:
-            operand, parent, own, other = 1, y.entry, y.data, x.data if type(x) is Array else x
-            first, second = other, own
-        if type(own) not in arrays or type(other) not in host:
             return general(op, (x, y))
-        try:
-            out = plan.kernel(first, second)
-        except (TypeError, ValueError):  # said again with operator, operands and line
+        if not plan.fast:
+            return product(op, plan, x, y) if plan.product else general(op, (x, y))
+        left, right = type(x), type(y)
+        if left is GradValue and x.owner is tape:
+            if right is GradValue and y.owner is tape:
+                return both(op, plan, x, y)
+            own = x.data
+            if right is Array:
+                y = y.data
+                right = type(y)
+            if right not in host or type(own) not in arrays:
+                return general(op, (x, y))
+            try:
+                out = plan.kernel(own, y)
+            except (TypeError, ValueError):  # said again with operator, operands and line
+                return general(op, (x, y))
+            save = plan.save
+            kept = None if save == NOTHING else y if save == 1 else own if save == 0 else out
+            if save == SEVERAL:
+                kept = plan.several(0, op, (own, y), out)
+            code = plan.code
+            parent = x.entry
+        elif right is GradValue and y.owner is tape:
+            own = y.data
+            if left is Array:
+                x = x.data
+                left = type(x)
+            if left not in host or type(own) not in arrays:
+                return general(op, (x, y))
+            try:
+                out = plan.kernel(x, own)
+            except (TypeError, ValueError):
+                return general(op, (x, y))
+            save = plan.right_save
+            kept = None if save == NOTHING else x if save == 0 else own if save == 1 else out
+            if save == SEVERAL:
+                kept = plan.several(1, op, (x, own), out)
+            code = plan.right_code
+            parent = y.entry
+        else:
             return general(op, (x, y))
-        save = plan.saves[operand]
-        if save == NOTHING:
-            kept = None
-        elif save >= 0:
-            kept = second if save else first
-        else:
-            kept = out if save == OUT else plan.several(operand, op, (first, second), out)
-        # same bytes and axes: same shape and dtype, since promotion and broadcasting only ever widen
-        if own.nbytes == out.nbytes and own.ndim == out.ndim and own.nbytes:
-            entry: Entry = (sequence(), plan.codes[operand], kept, None, parent)
-        else:
-            entry = _adjusted((sequence(), plan.codes[operand], kept, None, parent), own, out)
         value = GradValue()
         value.data = out
         value.owner = tape
-        value.entry = entry
+        # same bytes and axes: same shape and dtype, since promotion and broadcasting only ever widen
+        size = own.nbytes
+        if size == out.nbytes and size and own.ndim == out.ndim:
+            value.entry = (sequence(), code, kept, None, parent)
+        else:
+            value.entry = _adjusted((sequence(), code, kept, None, parent), own, out)
         return value
 
     def both(op: Operator, plan: Any, left: GradValue, right: GradValue) -> Any:
@@ -159,17 +171,14 @@ def _bind_binary(tape: Any, general: Interpret) -> Callable[[Operator, Any, Any]
         pairs = (_pair(plan, 0, op, x, y, out), _pair(plan, 1, op, x, y, out))
         return tracked(tape, out, (sequence(), MANY, pairs, None, left.entry, right.entry))
 
-    def product(op: Operator, x: Any, y: Any) -> Any:
+    def product(op: Operator, plan: Any, x: Any, y: Any) -> Any:
         """Record a product of two matrices: each step keeps the other operand alone (W3: 4.2 x without)."""
-        plan = products.get(type(op))
         left = x.entry if type(x) is GradValue and x.owner is tape else None
         right = y.entry if type(y) is GradValue and y.owner is tape else None
         a = x.data if left is not None or type(x) is Array else x
         b = y.data if right is not None or type(y) is Array else y
         if (
-            plan is None
-            or tape.paused
-            or left is right
+            left is right
             or type(a) is not np.ndarray
             or type(b) is not np.ndarray
             or a.ndim != 2

@@ -90,7 +90,7 @@ def value_and_grad(
         value = tape.unwrap(out)
         if has_aux:
             value = (value, tree.map(tape.unwrap, aux))
-        return lowered((value, found), keep=False)
+        return lowered(value, keep=False), lowered(found, keep=False)
 
     return value_and_gradient
 
@@ -260,12 +260,14 @@ def pair_of(out: Any, fun: Function) -> tuple[Any, Any]:
 
 def unwrapped(tape: Grad, results: Any) -> Any:
     """Return results as the layer below knows them; what the tape tracked stays tracked, as an `Array`."""
+    if isinstance(results, Value):
+        return lifted(tape.unwrap(results)) if tape.is_attached(results) else results
     return tree.map(lambda leaf: lifted(tape.unwrap(leaf)) if tape.is_attached(leaf) else leaf, results)
 
 
 def lowered(results: Any, *, keep: bool) -> Any:
     """The edge rule: where no argument was a value, strip `Array` from every result."""
-    if keep:
+    if keep or type(results) in HOST_TYPES:
         return results
     return tree.map(lambda leaf: leaf.data if type(leaf) is Array else leaf, results)
 

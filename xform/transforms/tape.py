@@ -41,19 +41,19 @@ __all__ = ["Walk", "collect", "first_consumers", "release", "scope_of"]
 
 def collect(roots: Iterable[Entry]) -> list[Entry | None]:
     """Return the entries that are reachable from the roots, at their sequence numbers."""
-    roots = list(roots)
-    found: list[Entry | None] = [None] * (1 + max((entry[0] for entry in roots), default=-1))
-    pending = roots
+    pending = list(roots)
+    found: list[Entry | None] = [None] * (1 + max((entry[0] for entry in pending), default=-1))
     while pending:
         entry = pending.pop()
-        while found[entry[0]] is None:
-            found[entry[0]] = entry
-            count = len(entry)
-            if count == 4:
-                break
-            if count > 5:
+        sequence = entry[0]
+        while found[sequence] is None:
+            found[sequence] = entry
+            if len(entry) != 5:
+                if len(entry) == 4:
+                    break
                 pending.extend(entry[5:])
             entry = entry[4]
+            sequence = entry[0]
     return found
 
 
@@ -108,28 +108,27 @@ class Walk:
             self.run_lifted(start, stop)
 
     def run_raw(self, start: int, stop: int) -> None:
-        """Visit entries with nothing below: rules compute on raw arrays."""
-        entries, cotangents, owned, pending = self.entries, self.cotangents, self.owned, self.pending
+        """Visit entries with nothing below: rules compute on raw arrays.
+
+        Both lists lose their ends in step: what was visited is freed. Where no entry is, no cotangent is either.
+        """
+        cotangents, owned, next_entry, next_cotangent = self.cotangents, self.owned, self.entries.pop, self.cotangents.pop
         entry: Entry | None = None
         try:
-            for sequence in range(start, stop - 1, -1):
-                entry = entries[sequence]
-                if entry is None:
-                    continue
-                entries[sequence] = None
-                cotangent = self.take(sequence) if pending else cotangents[sequence]
+            for _ in range(start - stop + 1):
+                entry = next_entry()
+                cotangent = next_cotangent()
                 if cotangent is None:
                     continue
-                cotangents[sequence] = None
-                code = entry[1]
+                code = entry[1]  # type: ignore[index]
                 if code > SCATTER:
-                    part = steps[code](cotangent, entry[2])  # type: ignore[misc]
+                    part = steps[code](cotangent, entry[2])  # type: ignore[misc, index]
                 elif code == PASS:
                     part = cotangent
                 else:
-                    self.structural(entry, cotangent)
+                    self.structural(entry, cotangent)  # type: ignore[arg-type]
                     continue
-                parent = entry[4][0]
+                parent = entry[4][0]  # type: ignore[index]
                 have = cotangents[parent]
                 if have is None:
                     cotangents[parent] = part

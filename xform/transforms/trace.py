@@ -10,7 +10,7 @@ from xform import tree
 from xform.core.aval import Aval, as_numpy_dtype, aval_of
 from xform.core.backend import is_raw
 from xform.core.bottom import escaped, no_array
-from xform.core.errors import HostReadError, LayerError, OperandTypeError, ProgramError
+from xform.core.errors import HostReadError, LayerError, OperandTypeError, ProgramError, XformError
 from xform.core.operator import Operator
 from xform.core.place import place
 from xform.core.source import Site, describe, user_site
@@ -130,7 +130,7 @@ class Trace(Transformation):
         except OperandTypeError as error:
             raise no_array(op, values) from error
         if self.abstract:
-            found = op.infer(*[aval_of(value) for value in values])
+            found = inferred(op, values)
             data: Any = [None] * len(found) if op.multiple_outputs else None
         else:
             data = apply(op, *[self.unwrap(value) for value in values])
@@ -169,6 +169,15 @@ class Trace(Transformation):
 
 
 NOTHING = object()
+
+
+def inferred(op: Operator, values: tuple[Any, ...]) -> Any:
+    """Return the avals of the result; an error tells the user's line."""
+    try:
+        return op.infer(*[aval_of(value) for value in values])
+    except XformError as error:
+        error.add_note(f"while tracing {op!r} at {describe(user_site())}")
+        raise
 
 
 def make_program(fun: Callable[..., Any]) -> Callable[..., Program]:
