@@ -189,7 +189,8 @@ def namespace() -> Any:
 def _array_ufunc(self: Value, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
     op = ufuncs.get(ufunc)
     if op is not None and method == "__call__" and not kwargs:
-        return _get().interpret(op, inputs)
+        level = _get()
+        return level.binary(op, *inputs) if len(inputs) == 2 else level.interpret(op, inputs)
     return _other_ufunc(ufunc, method, inputs, kwargs)
 
 

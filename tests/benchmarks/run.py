@@ -8,6 +8,7 @@ printed is the median of CPU times, and its ratio to hand-written NumPy. W6 and 
 
 import contextlib
 import gc
+import itertools
 import os
 import random
 import statistics
@@ -128,7 +129,11 @@ def w1() -> None:
             "xform, 1 observer": observed,
         },
         "NumPy",
-        {"xform, empty stack": "<= 1.8", "xform, 1 user layer": "<= +2.5", "xform, 3 user layers": "<= +1.5 each further"},
+        {
+            "xform, empty stack": "<= 1.8",
+            "xform, 1 user layer": "<= +2.5",
+            "xform, 3 user layers": "<= +1.5 each further",
+        },
     )
     gradient = xf.value_and_grad(lambda y: xnp.sum(chain(xnp, y, *tracked[1:])))
     report(
@@ -153,11 +158,12 @@ def w2() -> None:
     targets = np.eye(10, dtype=np.float32)[rng.integers(0, 10, 128)]
     sizes = [784, 256, 128, 10]
     start = []
-    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
-        start += [(rng.normal(size=(inputs, outputs)) * np.sqrt(2 / inputs)).astype(np.float32), np.zeros(outputs, np.float32)]
+    for inputs, outputs in itertools.pairwise(sizes):
+        weights = rng.normal(size=(inputs, outputs)) * np.sqrt(2 / inputs)
+        start += [weights.astype(np.float32), np.zeros(outputs, np.float32)]
     rate, count = np.float32(0.01), np.float32(1 / 128)
 
-    def hand(w1, b1, w2, b2, w3, b3):
+    def hand(w1, b1, w2, b2, w3, b3):  # noqa: PLR0917  (as users write it)
         z1 = images @ w1
         z1 += b1
         np.maximum(z1, 0, out=z1)
@@ -179,7 +185,7 @@ def w2() -> None:
         t1 *= z1 > 0
         return value, (images.T @ t1, t1.sum(0), z1.T @ t2, t2.sum(0), z2.T @ e, e.sum(0))
 
-    def loss(w1, b1, w2, b2, w3, b3):
+    def loss(w1, b1, w2, b2, w3, b3):  # noqa: PLR0917  (as users write it)
         h = xnp.maximum(images @ w1 + b1, 0)
         h = xnp.maximum(h @ w2 + b2, 0)
         z = h @ w3 + b3
@@ -190,9 +196,9 @@ def w2() -> None:
         parameters = [each.copy() for each in start]
 
         def step():
-            value, found = both(*parameters)
+            _, found = both(*parameters)
             for parameter, cotangent in zip(parameters, found, strict=True):
-                parameter -= rate * np.asarray(cotangent)
+                parameter -= rate * np.asarray(cotangent)  # noqa: PLW2901  (in place)
             return ()
 
         return step
@@ -212,7 +218,12 @@ def w3() -> None:
     """Value and gradients of a recurrent network, 200 steps of width 16."""
     rng = np.random.default_rng(0)
     xs = list(rng.normal(size=(200, 1, 8)))
-    weights = [rng.normal(size=(8, 16)) * 0.3, rng.normal(size=(16, 16)) * 0.25, np.zeros(16), rng.normal(size=(16, 1)) * 0.3]
+    weights = [
+        rng.normal(size=(8, 16)) * 0.3,
+        rng.normal(size=(16, 16)) * 0.25,
+        np.zeros(16),
+        rng.normal(size=(16, 1)) * 0.3,
+    ]
     target, first = np.array([[0.7]]), np.zeros((1, 16))
 
     def hand():
@@ -242,7 +253,12 @@ def w3() -> None:
         return xnp.sum(d * d)
 
     eager = xf.value_and_grad(loss, argnums=(0, 1, 2, 3))
-    report("W3 recurrent network, 200 steps", {"hand-written": hand, "xform, eager": lambda: eager(*weights)}, "hand-written", {"xform, eager": "<= 1.4"})
+    report(
+        "W3 recurrent network, 200 steps",
+        {"hand-written": hand, "xform, eager": lambda: eager(*weights)},
+        "hand-written",
+        {"xform, eager": "<= 1.4"},
+    )
 
 
 W6_SCRIPT = """
@@ -260,7 +276,8 @@ t, y, x = record(1000); t.gradient(y, x); del t, y, x
 gc.collect(); base = rss(); clock = time.process_time
 t0 = clock(); t, y, x = record(1_000_000); t1 = clock(); size = rss() - base
 t2 = clock(); found = t.gradient(y, x); t3 = clock(); del t, y, x; t4 = clock()
-print(f"  record {t1 - t0:.3f} us, backward {t3 - t2:.3f} us, free {t4 - t3:.3f} us, {size / 1e6:.0f} bytes a node; gradient {float(found):.6f}")
+took = f"record {t1 - t0:.3f} us, backward {t3 - t2:.3f} us, free {t4 - t3:.3f} us"
+print(f"  {took}, {size / 1e6:.0f} bytes a node; gradient {float(found):.6f}")
 """
 
 

@@ -117,7 +117,11 @@ def explain(op: Operator, arrays: list[Any], error: Exception) -> XformError | N
             operands.append(f"operand {position}: {aval_of(array)!r}")
         except OperandTypeError:
             operands.append(f"operand {position}: {type(array).__name__}, no array")
-    kinds: dict[type, type[XformError]] = {ValueError: ShapeError, TypeError: OperandTypeError, IndexError: IndexOperandError}
+    kinds: dict[type, type[XformError]] = {
+        ValueError: ShapeError,
+        TypeError: OperandTypeError,
+        IndexError: IndexOperandError,
+    }
     kind = next((ours for theirs, ours in kinds.items() if isinstance(error, theirs)), OperandError)
     remedy = {
         ShapeError: "; reshape an operand, or insert axes with x[:, None]",
@@ -151,8 +155,8 @@ def escaped(op: Operator, value: Value) -> EscapedValueError:
     made = getattr(owner, "site", None)
     msg = (
         f"{op.name}: {value!r} is used where its owner {owner!r}"
-        f"{f' (made at {describe(made)})' if made else ''} is not active: after its end, in another thread, or in another "
-        "task. Take xf.stop_gradient(v) for its plain value, return it from the function instead of keeping it, or "
-        "bind the thread's function with xf.carry(fn)"
+        f"{f' (made at {describe(made)})' if made else ''} is not active: after its end, in another thread, or "
+        "in another task. Take xf.stop_gradient(v) for its plain value, return it from the function instead of keeping "
+        "it, or bind the thread's function with xf.carry(fn)"
     )
     return EscapedValueError(msg, op=op, value=value, owner=owner)

@@ -157,8 +157,7 @@ class Partials:
         self.functions = functions
         self.names = operand_names(kind)
         self.needs = tuple(
-            () if fn is None else fn.__code__.co_varnames[1 : fn.__code__.co_argcount]
-            for fn in functions
+            () if fn is None else fn.__code__.co_varnames[1 : fn.__code__.co_argcount] for fn in functions
         )
         if len(self.names) != len(functions):
             msg = f"{kind.__name__} has operands {self.names}; partials() got {len(functions)} functions"
@@ -184,9 +183,7 @@ class Partials:
         ]
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
-            return tuple(
-                None if each is None else settle(each[0](cotangent, *each[1]), each[2]) for each in kept
-            )
+            return tuple(None if each is None else settle(each[0](cotangent, *each[1]), each[2]) for each in kept)
 
         return out, pullback
 
@@ -269,12 +266,13 @@ class Linear:
 class Bilinear:
     """A product of two operands: `left(op, cotangent, y, like_x)` and `right(op, cotangent, x, like_y)`.
 
-    `flat` says that for two matrices the sides do not look at `like`, so that a tape need not keep it.
+    `flat` is a short way for two NumPy matrices, where a tape need not keep `like`:
+    `(kernel(x, y), left(t, y), right(t, x))`.
     """
 
     __slots__ = ("flat", "kind", "left", "right")
 
-    def __init__(self, kind: OperatorClass, left: Rule, right: Rule, *, flat: bool) -> None:
+    def __init__(self, kind: OperatorClass, left: Rule, right: Rule, *, flat: tuple[Any, ...] | None) -> None:
         self.kind = kind
         self.left = left
         self.right = right
@@ -334,7 +332,7 @@ def linear(
     jvp_rule.rules[kind] = rule
 
 
-def bilinear(kind: OperatorClass, left: Rule, right: Rule, *, flat: bool = False) -> None:
+def bilinear(kind: OperatorClass, left: Rule, right: Rule, *, flat: tuple[Any, ...] | None = None) -> None:
     """Declare both derivatives of a product; see `Bilinear`."""
     rule = Bilinear(kind, left, right, flat=flat)
     vjp_rule.rules[kind] = rule

@@ -219,7 +219,8 @@ class Observer(Transformation):
                 seen.append(True)
             out = interpret(op, values)
             if not op.observes and not op.attribute_like:
-                interpret(_makers["observe"](self, op, len(values)), (*values, *(out if op.multiple_outputs else (out,))))
+                outputs = out if op.multiple_outputs else (out,)
+                interpret(_makers["observe"](self, op, len(values)), (*values, *outputs))
             return out
 
         vars(run)["seen"] = seen
@@ -329,8 +330,8 @@ def refuse_rewriter(layer: Transformation, other: Transformation) -> None:
     """Raise for a layer that rewrites below one that differentiates."""
     name, other_name = type(layer).__name__, type(other).__name__
     msg = (
-        f"{other!r} rewrites values below {layer!r}, which would record the operations as they were before the rewriting: "
-        f"derivatives would be of the wrong function. Decorate the function instead, so that {other_name} "
+        f"{other!r} rewrites values below {layer!r}, which would record the operations as they were before the "
+        f"rewriting: derivatives would be of the wrong function. Decorate the function instead, so that {other_name} "
         f"stands above {name}: grad(layer(f)) with layer = {other_name}()"
     )
     raise LayerError(msg, layer=layer, other=other)

@@ -112,7 +112,16 @@ def matmul_right(op: Matmul, t: Any, x: Any, y: Any) -> Any:
 
 MATMUL = Matmul()
 ufuncs[np.matmul] = MATMUL
-bilinear(Matmul, matmul_left, matmul_right, flat=True)
+bilinear(
+    Matmul,
+    matmul_left,
+    matmul_right,
+    flat=(
+        np.ndarray.dot,
+        lambda t, y: t.dot(y.T) if type(t) is _ndarray else t @ y.T,
+        lambda t, x: x.T.dot(t) if type(t) is _ndarray else x.T @ t,
+    ),
+)
 
 
 def rank(x: Any) -> int:

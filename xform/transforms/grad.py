@@ -37,8 +37,8 @@ _counter = itertools.count(1)
 class Grad(Transformation):
     """The layer that records a tape.
 
-    1. `attach` gives a tracked handle; operations on tracked values are recorded; `gradient` or `backward` walk the tape
-       once, inside the block (then below the tape) or after it (on the current stack).
+    1. `attach` gives a tracked handle; operations on tracked values are recorded; `gradient` or `backward` walk the
+       tape once, inside the block (then below the tape) or after it (on the current stack).
     2. The first walk freezes the tape and consumes it, unless `retain=True`.
     3. `group=other`: the tapes of a group do not see each other's backward.
 
@@ -95,21 +95,21 @@ class Grad(Transformation):
     def attach(self, x: Any, callback: Callable[[Any], Any] | None = None) -> Any:
         """Return a tracked handle of a value; `callback(cotangent)` runs in backward, once.
 
-        Takes a raw array, a Python float or a value of a layer below; a value that this tape tracks gets a handle of its
-        own in mid-recording. Raises `GradientError` for integers, `OperandTypeError` for what is no array.
+        Takes a raw array, a Python float or a value of a layer below; a value that this tape tracks gets a handle of
+        its own in mid-recording. Raises `GradientError` for integers, `OperandTypeError` for what is no array.
         """
         if self._state != "recording":
             msg = f"{self!r}.attach: the tape is not recording; attach inside its with block"
             raise LayerError(msg, layer=self)
         if isinstance(x, Value) and x.owner is not None and x.owner is not self and self._is_above(x.owner):
-            handle = x.owner.rewrap(x, self.attach(x.data, callback))
-            return handle
+            return x.owner.rewrap(x, self.attach(x.data, callback))
         if type(x) is GradValue and x.owner is self:
             entry: Entry = (self.sequence(), PASS, None, None, x.entry)
             data = x.data
         else:
             if not isinstance(x, Value) and not is_raw(x):
-                msg = f"attach: expected an array or a number, got {type(x).__name__}; convert it with xform.numpy.array"
+                found = type(x).__name__
+                msg = f"attach: expected an array or a number, got {found}; convert it with xform.numpy.array"
                 raise OperandTypeError(msg, value=x)
             require_inexact(x, "attach: the value")
             entry = (self.sequence(), LEAF, None, None)
@@ -310,9 +310,10 @@ class Grad(Transformation):
         kind = self._kinds.get(leaf.entry[0], "value")
         if cotangent is None:
             cotangent = zeros_like(leaf.data)
-        if kind == "value" or (type(cotangent) is not np.ndarray and isinstance(cotangent, Value) and type(cotangent) is not Array):
+        made = type(cotangent)
+        if kind == "value" or (made is not np.ndarray and made is not Array and isinstance(cotangent, Value)):
             return cotangent
-        raw = cotangent.data if type(cotangent) is Array else cotangent
+        raw = cotangent.data if made is Array else cotangent
         if kind == "array":
             out = Array()
             out.data = raw
@@ -341,11 +342,16 @@ def take_into(found: dict[int, Any], sequence: int, walk: Walk) -> None:
     found[sequence] = walk.take(sequence)
 
 
-def call_back(callbacks: list[Callable[[Any], Any]], sequence: int, scope: Any, walk: Walk) -> None:
-    """Call the callbacks of an attached value with its finished cotangent; without one, none is called."""
+def call_back(
+    callbacks: list[Callable[[Any], Any]], sequence: int, step: tuple[str, Place | None] | None, walk: Walk
+) -> None:
+    """Call the callbacks of an attached value with its finished cotangent, in scope and place of a step.
+
+    Without a cotangent none is called.
+    """
     cotangent = walk.take(sequence)
     if cotangent is not None:
-        with nullcontext() if scope is None else scoped(*scope, "backward"):
+        with nullcontext() if step is None else scoped(*step, "backward"):
             for callback in callbacks:
                 callback(cotangent)
 

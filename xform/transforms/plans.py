@@ -19,11 +19,11 @@ __all__ = ["Entry", "Plan", "plan_of", "record"]
 Entry = tuple[Any, ...]
 Step = Callable[[Any, Any], Any]
 
-LEAF, PASS, MANY, CALL, OUTPUT, SCATTER, ADJUST, FIRST = range(8)
+LEAF, PASS, MANY, CALL, OUTPUT, SCATTER, ADJUST, RESHAPE, FIRST = range(9)
 
 #: what a code does, and the name of its operator; an entry holds the small integer
 steps: list[Step | None] = [None] * FIRST
-names: list[str] = ["Leaf", "Identity", "", "", "", "Scatter", "", ""][:FIRST]
+names: list[str] = ["Leaf", "Identity", "", "", "", "Scatter", "", ""]
 
 NOTHING, OUT, SEVERAL = -1, -2, -3
 ARRAY_TYPES = HOST_TYPES - {bool, int, float, complex}
@@ -35,11 +35,29 @@ def _adjust(cotangent: Any, residual: Any) -> Any:
     step = steps[code]
     part = cotangent if step is None else step(cotangent, kept)
     if type(part) is np.ndarray and isinstance(like, Aval) and part.dtype is like.dtype:  # 2 us instead of 12
-        return summed_to(np, part, like.shape)
+        return summed_to(np, part, like.shape)  # type: ignore[arg-type]  # `like_of` knows the shape
     return settle(part, like)
 
 
+def _reshape(cotangent: Any, residual: Any) -> Any:
+    """Step of an operand that got further axes of length 1: run its own step, then drop them."""
+    code, kept, shape = residual
+    step = steps[code]
+    return (cotangent if step is None else step(cotangent, kept)).reshape(shape)
+
+
 steps[ADJUST] = _adjust
+steps[RESHAPE] = _reshape
+
+
+def fitted(code: int, kept: Any, own: Any, out: Any) -> tuple[int, Any]:
+    """Return code and residual of an operand whose cotangent is brought to its shape and dtype, where they differ."""
+    if own.dtype == out.dtype:
+        if own.shape == out.shape:
+            return code, kept
+        if own.size == out.size and own.size:
+            return RESHAPE, (code, kept, own.shape)
+    return ADJUST, (code, kept, Aval(own.shape, own.dtype) if type(own) is np.ndarray else aval_of(own))
 
 
 def new_code(step: Step, name: str) -> int:
@@ -53,20 +71,21 @@ class Plan:
     """How operations of one class are recorded.
 
     `codes[i]` and `saves[i]` belong to operand i: the step, and what it keeps: an operand's position, `OUT`, `NOTHING`,
-    or `SEVERAL`. Of a product, `saves` holds the codes for two matrices. `named` holds the codes where something stands
-    below that can see the step: there a cotangent that passes unchanged passes under its operator's name. `code`, `save`,
-    `right_code`, `right_save` repeat those of the first and the last operand: the straight path reads no tuple.
+    or `SEVERAL`. A cotangent that passes unchanged does so under its operator's name there, since something below may
+    see the step. `code`, `save`, `right_code`, `right_save` are those of the first and the last operand on the straight
+    path (of a product: for two matrices).
     """
 
     __slots__ = (
-        "builtin", "code", "codes", "fast", "kernel", "linear", "named", "product", "rule", "saves", "several", "right_code", "right_save", "save",
+        "builtin", "code", "codes", "fast", "kernel", "linear", "product", "right_code", "right_save", "rule", "save",
+        "saves", "several",
     )  # fmt: skip
 
     def __init__(self, kind: type[Operator], rule: Any) -> None:
         self.rule = rule
         self.kernel = kind.kernel
         self.builtin = kind.__module__.startswith("xform.ops")
-        self.product = isinstance(rule, Bilinear) and rule.flat
+        self.product = isinstance(rule, Bilinear) and rule.flat is not None
         self.linear = (
             isinstance(rule, Linear)
             and rule.accumulate is None
@@ -87,20 +106,19 @@ class Plan:
         self.saves: tuple[int, ...] = ()
         self.code = self.save = self.right_code = self.right_save = NOTHING
         self.several: Any = None
-        self.named: tuple[int, ...] = ()
         if isinstance(rule, Partials):
             self.several = rule.residual
             pairs = [self._partial(rule, operand, kind.__name__) for operand in range(len(rule.functions))]
-            self.codes = tuple(code for code, _ in pairs)
             self.saves = tuple(save for _, save in pairs)
             self.code, self.save = pairs[0]
             self.right_code, self.right_save = pairs[-1]
             passing = new_code(lambda t, _: t, kind.__name__)
-            self.named = tuple(passing if code == PASS else code for code in self.codes)
+            self.codes = tuple(passing if code == PASS else code for code, _ in pairs)
         elif isinstance(rule, Bilinear):
             self.codes = (_bilinear(rule.left, kind.__name__), _bilinear(rule.right, kind.__name__))
-            if rule.flat:
-                self.saves = (_flat(rule.left, kind), _flat(rule.right, kind))
+            if rule.flat is not None:
+                self.kernel, left, right = rule.flat
+                self.code, self.right_code = new_code(left, kind.__name__), new_code(right, kind.__name__)
         elif isinstance(rule, Linear):
             self.codes = (_linear(rule, kind.__name__),)
 
@@ -120,7 +138,7 @@ class Plan:
 
 
 def narrows(kind: type[Operator]) -> bool:
-    """Whether a unary operator gives real numbers for complex ones (`abs`): then the straight path would have to look."""
+    """Whether a unary operator gives real numbers for complex ones (`abs`): the straight path would have to look."""
     if len(operand_names(kind)) != 1 or not isinstance(kind.kernel, np.ufunc):
         return False
     try:
@@ -148,12 +166,6 @@ def _bilinear(side: Callable[..., Any], name: str) -> int:
     return new_code(step, name)
 
 
-def _flat(side: Callable[..., Any], kind: type[Operator]) -> int:
-    """Register the step of a product of two matrices, which keeps the other operand alone."""
-    op = kind()
-    return new_code(lambda t, other: side(op, t, other, None), kind.__name__)
-
-
 def _linear(rule: Linear, name: str) -> int:
     def step(cotangent: Any, residual: Any) -> Any:
         op, likes, operand = residual
@@ -177,7 +189,7 @@ def plan_of(op: Operator) -> Plan:
 # ------------------------------------------------------------------ recording, in general
 
 
-def record(
+def record(  # noqa: PLR0911  (one return for each form of a rule)
     plan: Plan, op: Operator, data: tuple[Any, ...], parents: list[Any], run: Callable[..., Any]
 ) -> tuple[Any, tuple[Any, ...] | None]:
     """Compute an operation below a tape; return the result and `(code, residual, *parents)`, or None if untracked.
@@ -211,12 +223,12 @@ def record(
     fill = None
     if op.multiple_outputs and getattr(op, "fills_zeros", True):
         fill = tuple((like_of(each), home_of(each)) for each in out)
-    likes = None if plan.builtin else tuple(like_of(data[i]) for i in tracked)  # a user's rule is checked
-    return out, (CALL, (pullback, tuple(tracked), op, fill, likes), *own)
+    expected = None if plan.builtin else tuple(like_of(data[i]) for i in tracked)  # a user's rule is checked
+    return out, (CALL, (pullback, tuple(tracked), op, fill, expected), *own)
 
 
 def _elementwise(plan: Plan, op: Operator, data: tuple[Any, ...], out: Any, operand: int) -> tuple[int, Any]:
-    code, save = plan.named[operand], plan.saves[operand]
+    code, save = plan.codes[operand], plan.saves[operand]
     kept: Any = None
     if save == SEVERAL:
         kept = plan.several(operand, op, data, out)
@@ -237,7 +249,7 @@ def _joined(pairs: list[tuple[int, Any]], parents: list[Any]) -> tuple[Any, ...]
         return None
     if len(pairs) == 1:
         return (*pairs[0], parents[0])
-    return (MANY, tuple(pairs), *parents)
+    return (MANY, tuple(part for pair in pairs for part in pair), *parents)
 
 
 def home_of(value: Any) -> str:

@@ -30,10 +30,10 @@ def grad(
 ) -> Function:
     """Return the function that computes the gradient of a scalar function.
 
-    `argnums` (default 0) and `argnames` say which arguments to differentiate: an int gives one gradient, a tuple a tuple,
-    tuple `argnames` a dict; arguments may be containers. With `has_aux`, `fun` returns `(out, aux)` and the result is
-    `(gradient, aux)`. A gradient has shape and dtype of its argument. Raises `GradientError` for an output that is no real
-    scalar and for integer leaves.
+    `argnums` (default 0) and `argnames` say which arguments to differentiate: an int gives one gradient, a tuple a
+    tuple, tuple `argnames` a dict; arguments may be containers. With `has_aux`, `fun` returns `(out, aux)` and the
+    result is `(gradient, aux)`. A gradient has shape and dtype of its argument. Raises `GradientError` for an output
+    that is no real scalar and for integer leaves.
 
     >>> import xform as xf
     >>> xf.grad(lambda x: x**3)(2.0)
@@ -125,7 +125,10 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     @boundary
     def vjp_fn(*cotangents: Any) -> tuple[Any, ...]:
         if len(cotangents) != 1:
-            msg = f"the pullback of {label} takes one cotangent, of the structure of its output {structure}; got {len(cotangents)}"
+            msg = (
+                f"the pullback of {label} takes one cotangent, of the structure of its output {structure}; "
+                f"got {len(cotangents)}"
+            )
             raise GradientError(msg)
         given, other = tree.flatten(cotangents[0])
         if other != structure:
@@ -193,7 +196,7 @@ class Chosen:
         if len(kwargs) > len(self.names):
             kwargs_out = {key: arg if key in self.names else lifted_foreign(arg) for key, arg in kwargs.items()}
         positional = (new,) if self.single else new if not self.names else new[0] if self.positions else ()
-        by_name = new if not self.positions else new[1] if self.names else None
+        by_name: Any = new if not self.positions else new[1] if self.names else None
         for position, value in zip(self.positions, positional, strict=True):
             args_out[position] = value
         for name in self.names:
@@ -225,7 +228,8 @@ def attach_all(tape: Grad, leaves: list[Any], structure: tree.Structure, chosen:
     for position, leaf in enumerate(leaves):
         if not (isinstance(leaf, Value) or is_raw(leaf)) or not is_inexact(leaf):
             path = structure.paths()[position]
-            require_inexact(leaf, f"grad of {chosen.fun}: the leaf {path}" if path else f"grad of {chosen.fun}: the argument")
+            what = f"leaf {path}" if path else "argument"
+            require_inexact(leaf, f"grad of {chosen.fun}: the {what}")
     return [tape.attach(leaf) for leaf in leaves]
 
 
@@ -235,11 +239,13 @@ def require_scalar(out: Any) -> None:
         return
     message = "Gradient only defined for scalar-output functions. Output "
     if isinstance(out, tuple | list | dict) or out is None:
-        msg = f"{message}was a {type(out).__name__}: {tree.structure(out)}; return one scalar, or use has_aux=True or vjp"
+        found = f"a {type(out).__name__}: {tree.structure(out)}"
+        msg = f"{message}was {found}; return one scalar, or use has_aux=True or vjp"
         raise GradientError(msg, output=out)
     aval = aval_of(out)
     if aval.shape != ():
-        hint = "take its single element with out[0]" if all(n == 1 for n in aval.shape) else "sum it, or use vjp or jacobian"
+        single = all(n == 1 for n in aval.shape)
+        hint = "take its single element with out[0]" if single else "sum it, or use vjp or jacobian"
         msg = f"{message}had shape: {aval.shape}; {hint}."
         raise GradientError(msg, output=out)
     if aval.dtype.kind == "c":
@@ -270,4 +276,3 @@ def lowered(results: Any, *, keep: bool) -> Any:
     if keep or type(results) in HOST_TYPES:
         return results
     return tree.map(lambda leaf: leaf.data if type(leaf) is Array else leaf, results)
-

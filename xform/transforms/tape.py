@@ -1,8 +1,9 @@
 """The tape of reverse mode: what an entry is, and the walk backward.
 
-1. An entry is a nested tuple `(sequence, code, residual, site, *parent entries)`. Children hold their parents and nothing
-   else holds entries, so a dead branch is freed at once; a tuple of ints, raw arrays and such tuples is untracked by the
-   garbage collector (an entry that holds values or operators costs 500 ns more on a long tape); nothing recurses.
+1. An entry is a nested tuple `(sequence, code, residual, site, *parent entries)`. Children hold their parents and
+   nothing else holds entries, so a dead branch is freed at once; a tuple of ints, raw arrays and such tuples is
+   untracked by the garbage collector (an entry that holds values or operators costs 500 ns more on a long tape);
+   nothing recurses.
 2. `code` selects the step: `steps[code](cotangent, residual)` gives the cotangent of the one tracked operand. Codes
    below `FIRST` are structural (leaf, pass, several operands, a pullback, an output of several, scatter).
 3. `site` is None where nothing stands below, else the forward `Place`: scopes and line.
@@ -32,7 +33,7 @@ from xform.ops.arithmetic import add
 from xform.ops.create import zeros
 from xform.ops.placement import make_put
 from xform.ops.structural import scoped
-from xform.transforms.plans import ADJUST, CALL, LEAF, MANY, OUTPUT, PASS, SCATTER, Entry, names, steps
+from xform.transforms.plans import ADJUST, CALL, LEAF, MANY, OUTPUT, PASS, RESHAPE, SCATTER, Entry, names, steps
 
 __all__ = ["Walk", "collect", "first_consumers", "release", "scope_of"]
 
@@ -107,12 +108,14 @@ class Walk:
         else:
             self.run_lifted(start, stop)
 
-    def run_raw(self, start: int, stop: int) -> None:
+    def run_raw(self, start: int, stop: int) -> None:  # noqa: C901, PLR0912  (one straight path: a call costs 60 ns)
         """Visit entries with nothing below: rules compute on raw arrays.
 
         Both lists lose their ends in step: what was visited is freed. Where no entry is, no cotangent is either.
         """
-        cotangents, owned, next_entry, next_cotangent = self.cotangents, self.owned, self.entries.pop, self.cotangents.pop
+        cotangents, owned, next_entry, next_cotangent = (
+            self.cotangents, self.owned, self.entries.pop, self.cotangents.pop
+        )  # fmt: skip
         entry: Entry | None = None
         try:
             for _ in range(start - stop + 1):
@@ -125,10 +128,26 @@ class Walk:
                     part = steps[code](cotangent, entry[2])  # type: ignore[misc, index]
                 elif code == PASS:
                     part = cotangent
+                elif code == MANY and len(entry[2]) == 4:  # type: ignore[index]
+                    first, kept, code, other = entry[2]  # type: ignore[index]
+                    step = steps[first]
+                    part = cotangent if step is None else step(cotangent, kept)
+                    parent = entry[4][0]  # type: ignore[index]
+                    have = cotangents[parent]
+                    if have is None:
+                        cotangents[parent] = part
+                    elif parent in owned:
+                        have += part
+                        cotangents[parent] = have
+                    else:
+                        cotangents[parent] = have + part
+                        owned.add(parent)
+                    step = steps[code]
+                    part = cotangent if step is None else step(cotangent, other)
                 else:
                     self.structural(entry, cotangent)  # type: ignore[arg-type]
                     continue
-                parent = entry[4][0]  # type: ignore[index]
+                parent = entry[-1][0]  # type: ignore[index]
                 have = cotangents[parent]
                 if have is None:
                     cotangents[parent] = part
@@ -169,8 +188,8 @@ class Walk:
         if code == LEAF:
             return
         if code == MANY:
-            for (each, kept), parent in zip(residual, entry[4:], strict=True):
-                self.add(parent[0], step_of(each, cotangent, kept))
+            for position, parent in enumerate(entry[4:]):
+                self.add(parent[0], step_of(residual[2 * position], cotangent, residual[2 * position + 1]))
         elif code == CALL:
             self.call(entry, cotangent)
         elif code == OUTPUT:
@@ -197,10 +216,16 @@ class Walk:
                 cotangent = tuple(cotangent)
         found = pullback(cotangent)
         if not isinstance(found, tuple):
-            msg = f"the pullback of {op!r} returned {type(found).__name__}; it must return a tuple, one cotangent or None per operand"
+            msg = (
+                f"the pullback of {op!r} returned {type(found).__name__}; "
+                "it must return a tuple, one cotangent or None per operand"
+            )
             raise RuleError(msg, op=op)
         if len(found) <= operands[-1]:
-            msg = f"the pullback of {op!r} returned {len(found)} cotangents for operand {operands[-1]} and those before it"
+            msg = (
+                f"the pullback of {op!r} returned {len(found)} cotangents "
+                f"for operand {operands[-1]} and those before it"
+            )
             raise RuleError(msg, op=op)
         for place, (operand, parent) in enumerate(zip(operands, entry[4:], strict=True)):
             part = found[operand]
@@ -266,16 +291,16 @@ def zeros_of(like: Any, home: str, *, raw: bool) -> Any:
 
 def entry_name(entry: Entry) -> str:
     """Return the name of the operator that an entry records."""
-    code, residual = entry[1], entry[2]
+    code: int = entry[1]
+    residual = entry[2]
     if code == CALL:
         return str(getattr(residual[2], "backward_name", residual[2].name))
     if code == SCATTER:
         return str(residual[0].name)
-    if code == ADJUST:
-        return names[residual[0]]
-    if code == MANY:
-        first = residual[0]
-        return names[first[1][0] if first[0] == ADJUST else first[0]]
+    if code in (ADJUST, RESHAPE):
+        code = residual[0]
+    elif code == MANY:
+        code = residual[1][0] if residual[0] in (ADJUST, RESHAPE) else residual[0]
     return names[code]
 
 
