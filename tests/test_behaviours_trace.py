@@ -250,3 +250,57 @@ def test_trace_below_a_tape_has_forward_and_backward():
     value, found = program(X + 1.0)
     assert_allclose(value, np.exp(np.sin(X + 1)).sum())
     assert_allclose(found, np.exp(np.sin(X + 1)) * np.cos(X + 1))
+
+
+class Seen(xf.Observer):
+    """Keeps what it saw."""
+
+    def __init__(self):
+        self.seen = []
+
+    def observe(self, op, inputs, outputs):
+        self.seen.append((op.name, outputs))
+
+
+@pytest.mark.parametrize("make", [xf.trace, xf.make_program])
+def test_an_observer_above_a_recorder_sees_replays(make):
+    observer = Seen()
+
+    def f(x):
+        with observer:
+            y = np.sin(x)
+        return y * 2.0
+
+    run = make(f) if make is xf.trace else make(f)(np.ones(2))
+    run(np.ones(2))
+    run(np.zeros(2))
+    names, values = zip(*observer.seen, strict=True)
+    assert names == ("Sin", "Sin")
+    np.testing.assert_array_equal(values[0], np.sin(np.ones(2)))
+    np.testing.assert_array_equal(values[1], np.zeros(2))
+
+
+def test_a_profile_inside_a_traced_function_counts_replays():
+    profile = xf.Profile()
+
+    def f(x):
+        with profile:
+            return np.sin(x) * 2.0
+
+    run = xf.trace(f)
+    for count in (1, 2, 3):
+        run(np.ones(2))
+        assert profile.calls("Sin") == profile.calls("Mul") == count
+
+
+def test_an_observer_within_a_gradient_within_a_trace_sees_replays():
+    observer = Seen()
+
+    def f(x):
+        with observer:
+            return np.sum(np.sin(x))
+
+    run = xf.trace(xf.grad(f))
+    np.testing.assert_allclose(run(np.ones(2)), np.cos(np.ones(2)))
+    np.testing.assert_allclose(run(np.zeros(2)), np.ones(2))
+    assert [name for name, _ in observer.seen] == ["Sin", "Sum"] * 2
