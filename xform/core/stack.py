@@ -190,12 +190,12 @@ class Observer(Transformation):
             return self._bind_recorded(interpret, seen)
 
         def run(op: Operator, values: tuple[Any, ...]) -> Any:
-            here = _get()
-            _set(below)
             if not seen:
                 seen.append(True)
             if op.observes:
                 return interpret(op, values)
+            here = _get()
+            _set(below)
             try:
                 token = before(op, values)
                 try:

@@ -71,6 +71,7 @@ class Observe(Operator):
     impure = True
     multiple_outputs = True
     observes = True
+    crosses_devices = True
 
     def infer(self, *avals: Aval) -> tuple[Aval, ...]:
         """Nothing comes out."""

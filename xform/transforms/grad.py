@@ -14,7 +14,7 @@ import numpy as np
 from xform import tree
 from xform.core.aval import Aval, aval_of, dtype_of, shape_of
 from xform.core.backend import HOST_TYPES, SCALAR_TYPES, is_raw
-from xform.core.errors import GradientError, LayerError, OperandTypeError, ShapeError, TapeConsumedError
+from xform.core.errors import GradientError, LayerError, OperandTypeError, ShapeError, TapeConsumedError, TreeError
 from xform.core.place import Place, place
 from xform.core.source import Site, user_site
 from xform.core.stack import BOTTOM, Level, Transformation, check_rewriters, cursor, levels
@@ -25,7 +25,7 @@ from xform.ops.create import ones_like, zeros_like
 from xform.ops.structural import scoped
 from xform.transforms.plans import ARRAY_TYPES, LEAF, PASS, Entry
 from xform.transforms.recording import GradValue, place_on, tracked
-from xform.transforms.tape import Walk, collect, first_consumers, release, scope_of
+from xform.transforms.tape import Walk, collect, first_consumers, release, scope_of, shielded
 
 __all__ = ["Grad", "GradValue"]
 
@@ -83,6 +83,7 @@ class Grad(Transformation):
     def on_unregister(self) -> None:
         """End the record: values can still be read, and be given to `gradient`."""
         self.ended = True
+        self.paused += 1
         if self._state == "recording":
             self._state = "ended"
 
@@ -178,10 +179,13 @@ class Grad(Transformation):
         `TapeConsumedError` on a second call without `retain=True`.
         """
         leaves, structure = tree.flatten(xs)
-        return tree.unflatten(structure, self.gradients(tree.leaves(ys), leaves, dys, retain=retain))
+        outputs, given = self._paired(ys, dys)
+        return tree.unflatten(structure, self.gradients(outputs, leaves, given, retain=retain))
 
-    def gradients(self, ys: list[Any], xs: list[Any], dys: Any = None, *, retain: bool = False) -> list[Any]:
-        """Return the cotangents of a flat list of handles; see `gradient`."""
+    def gradients(
+        self, ys: list[Any], xs: list[Any], dys: list[Any] | None = None, *, retain: bool = False
+    ) -> list[Any]:
+        """Return the cotangents of a flat list of handles, from flat lists of outputs and cotangents."""
         handles = []
         for x in xs:
             handle = self._own(x)
@@ -196,20 +200,39 @@ class Grad(Transformation):
 
     def backward(self, ys: Any, dys: Any = None, retain: bool = False) -> None:
         """Walk back from `ys`; the callbacks of attached values receive their cotangents."""
-        self._backward(tree.leaves(ys), dys, [], retain=retain)
+        self._backward(*self._paired(ys, dys), [], retain=retain)
 
     def backward_closure(self, ys: Any) -> Callable[..., None]:
         """Freeze the tape and return `closure(dys=None)`, which walks back from `ys`; it can be called many times."""
         self.freeze()
 
         def closure(dys: Any = None) -> None:
-            self._backward(tree.leaves(ys), dys, [], retain=True)
+            self._backward(*self._paired(ys, dys), [], retain=True)
 
         return closure
 
     # -------------------------------------------------------------- the walk
 
-    def _backward(self, ys: list[Any], dys: Any, wanted: list[int], *, retain: bool) -> dict[int, Any]:
+    def _paired(self, ys: Any, dys: Any) -> tuple[list[Any], list[Any] | None]:
+        """Return flat lists of outputs and of their cotangents, None where one is missing."""
+        leaves, structure = tree.flatten(ys)
+        if dys is None:
+            return leaves, None
+        try:
+            given = tree.flatten_up_to(structure, dys)
+            deeper = tree.leaves(given, is_leaf=lambda dy: dy is None)
+            if len(deeper) == len(leaves) or all(type(dy) in SCALAR_TYPES for dy in deeper):
+                return leaves, given
+            msg = f"{self!r}: {len(leaves)} outputs but {len(deeper)} cotangents"
+            raise GradientError(msg)
+        except TreeError as error:
+            given = tree.leaves(dys, is_leaf=lambda dy: dy is None)  # a tuple of cotangents for a list of outputs
+            if len(given) == len(leaves):
+                return leaves, given
+            msg = f"{self!r}: the cotangents must have the structure of the {len(leaves)} outputs, {structure}: {error}"
+            raise GradientError(msg) from error
+
+    def _backward(self, ys: list[Any], dys: list[Any] | None, wanted: list[int], *, retain: bool) -> dict[int, Any]:
         if self._state == "consumed":
             msg = f"{self!r} was consumed by an earlier backward pass; give that one retain=True to walk again"
             raise TapeConsumedError(msg, layer=self)
@@ -285,11 +308,8 @@ class Grad(Transformation):
             stops.setdefault(sequence + 1, []).append(functools.partial(call_marker, marker))
         return sorted(stops.items(), reverse=True)
 
-    def _seeds(self, leaves: list[Any], dys: Any) -> list[tuple[GradValue, Any]]:
-        given = [None] * len(leaves) if dys is None else tree.leaves(dys, is_leaf=lambda d: d is None)
-        if len(given) != len(leaves):
-            msg = f"{self!r}: {len(leaves)} outputs but {len(given)} cotangents"
-            raise GradientError(msg)
+    def _seeds(self, leaves: list[Any], dys: list[Any] | None) -> list[tuple[GradValue, Any]]:
+        given = [None] * len(leaves) if dys is None else dys
         seeds = []
         for leaf, dy in zip(leaves, given, strict=True):
             y = self._own(leaf)
@@ -353,7 +373,7 @@ def call_back(
     if cotangent is not None:
         with nullcontext() if step is None else scoped(*step, "backward"):
             for callback in callbacks:
-                callback(cotangent)
+                callback(shielded(cotangent))
 
 
 def call_marker(marker: Callable[[], Any], walk: Walk) -> None:

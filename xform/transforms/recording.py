@@ -14,6 +14,7 @@ import numpy as np
 
 from xform.core.aval import Aval, dtype_of
 from xform.core.backend import HOST_TYPES, namespace_of
+from xform.core.bottom import escaped
 from xform.core.operator import Operator
 from xform.core.place import place
 from xform.core.stack import BOTTOM, Interpret, Level, cursor
@@ -221,7 +222,7 @@ def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901  (it hold
     """Return the function that interprets any operation at this place."""
     interpret, raw = below.interpret, below is BOTTOM
 
-    def general(op: Operator, values: tuple[Any, ...]) -> Any:  # noqa: C901  (one straight path: a call costs 60 ns)
+    def general(op: Operator, values: tuple[Any, ...]) -> Any:  # noqa: C901, PLR0912  (one straight path: a call costs 60 ns)
         parents: list[Any] = []
         data: list[Any] = []
         own = None
@@ -236,6 +237,8 @@ def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901  (it hold
         if own is None:
             return interpret(op, values)
         if tape.paused:
+            if tape.ended and not op.peels:  # reached through a carried or copied stack
+                raise escaped(op, own)
             return interpret(op, tuple(data))
         if raw and any(map(is_foreign, data)):  # rules on values: such libraries promote otherwise than NumPy
             data = [lifted(value) for value in data]

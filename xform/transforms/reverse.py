@@ -170,6 +170,9 @@ class Chosen:
 
     def pick(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the chosen arguments: one, a tuple, a dict by name, or both."""
+        if len({position % len(args) for position in self.positions if args}) < len(self.positions):
+            msg = f"grad of {self.fun}: argnums={self.positions} names an argument twice (it has {len(args)})"
+            raise GradientError(msg)
         for position in self.positions:
             if not -len(args) <= position < len(args):
                 msg = f"grad of {self.fun}: argnums={position}, but it was called with {len(args)} positional arguments"

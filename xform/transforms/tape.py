@@ -214,6 +214,8 @@ class Walk:
                 )
             else:
                 cotangent = tuple(cotangent)
+        if likes is not None:  # a user's rule: other slots may share the array
+            cotangent = tuple(map(shielded, cotangent)) if op.multiple_outputs else shielded(cotangent)
         found = pullback(cotangent)
         if not isinstance(found, tuple):
             msg = (
@@ -230,7 +232,7 @@ class Walk:
         for place, (operand, parent) in enumerate(zip(operands, entry[4:], strict=True)):
             part = found[operand]
             if part is not None:
-                self.add(parent[0], part if likes is None else checked(op, operand, part, likes[place]))
+                self.add(parent[0], part if likes is None else shielded(checked(op, operand, part, likes[place])))
 
     def add(self, sequence: int, part: Any) -> None:
         """Add a contribution: existing + new."""
@@ -274,6 +276,15 @@ def checked(op: Operator, operand: int, part: Any, like: Any) -> Any:
         msg = f"{wrong} a cotangent {have!r}; the operand is {want!r}: sum or broadcast it to that shape"
         raise RuleError(msg, op=op, operand=operand)
     return settle_dtype(part, like)
+
+
+def shielded(x: Any) -> Any:
+    """Return a read-only view of a raw array that passes to or from a user's code: who writes into it gets an error."""
+    if type(x) is not np.ndarray or not x.flags.writeable:
+        return x
+    view = x.view()
+    view.flags.writeable = False
+    return view
 
 
 def step_of(code: int, cotangent: Any, residual: Any) -> Any:
