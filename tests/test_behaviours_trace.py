@@ -228,7 +228,10 @@ def test_program_prints_lines_scopes_and_constants():
 
     program = xf.make_program(function)(X)
     assert [type(equation.op).__name__ for equation in program.equations] == ["Mul", "Add"]
-    assert [constant.value is offset for constant in program.constants] == [True]
+    (constant,) = program.constants
+    assert constant.value is not offset
+    assert_array_equal(constant.value, offset)
+    assert "  c: float64[3] = constant [1. 2. 3.]\n" in program.text()
     assert [equation.scopes for equation in program.equations] == [("shift",), ("shift",)]
     text = program.text(lines=True)
     assert "[shift] " in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -54,6 +55,25 @@ def test_layers_stand_around_it_in_the_order_given(script, tmp_path):
     assert "['Profile', 'NanGuard']" in done.stdout
     events = json.loads((tmp_path / "trace.json").read_text())
     assert "Sin" in json.dumps(events)
+
+
+OPERATION = "import numpy as np, xform as xf; np.sin(xf.array(np.ones(3)))"
+
+
+@pytest.mark.parametrize("end", ["", "; import sys; sys.exit(0)", "; raise ValueError"])
+def test_layers_print_what_they_found_at_the_end(script, tmp_path, end):
+    path = script(OPERATION + end)
+    done = xform("run", path, "--with", "profile", cwd=tmp_path)
+    assert "operator" in done.stdout
+    assert re.search(r"^Sin +forward +1 ", done.stdout, re.MULTILINE)
+    done = xform("run", path, "--with", "nan_guard:mode=warn", cwd=tmp_path)
+    assert done.stdout == "NanGuard\nno NaN and no infinity was made\n"
+
+
+def test_layers_that_saved_or_raise_print_nothing(script, tmp_path):
+    path = script(OPERATION)
+    done = xform("run", path, "--with", "profile:save=trace.json", "--with", "nan_guard", cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_exit_status_and_exceptions_pass_through_without_xforms_frames(script, tmp_path):

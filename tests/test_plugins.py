@@ -63,11 +63,11 @@ class Twice(xf.Rewriter):
 def test_built_in_names():
     found = xf.transformations()
     assert {name for name, source in found.items() if source == "built-in"} == {
-        "device", "grad", "nan_guard", "profile", "trace"
+        "batch", "device", "forward", "grad", "nan_guard", "profile", "trace"
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["grad", "nan_guard", "profile", "trace"])
+@pytest.mark.parametrize("name", ["forward", "grad", "nan_guard", "profile", "trace"])
 def test_built_in_layers_are_made_by_name(name):
     made = xf.layer(name)
     assert isinstance(made, xf.Transformation)

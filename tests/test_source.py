@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import xform as xf
+from xform.core.errors import NanError, ShapeError
 from xform.core.source import boundary, hide_frames, install_hook, visible
 
 ROOT = Path(__file__).parent.parent
@@ -194,3 +196,47 @@ def test_pytest_is_told_to_hide_the_frames(monkeypatch):
         monkeypatch.setenv("XFORM_FULL_TRACEBACK", "1")
         assert module.__tracebackhide__() is False
         monkeypatch.delenv("XFORM_FULL_TRACEBACK")
+
+
+# ------------------------------------------------------------------ cells of a notebook
+
+CELL = """import xform as xf
+import xform.numpy as xnp
+def slanted(x):
+    return xnp.log(x) + np.ones(4)  # the cell's own line
+"""
+
+
+@pytest.fixture(params=["<ipython-input-1>", "/tmp/ipykernel_77/1234.py"])
+def cell(request, monkeypatch):
+    """A function of a cell, compiled as notebooks do: no such file is there, the text is in the cache of lines."""
+    lines = CELL.splitlines(keepends=True)
+    monkeypatch.setitem(linecache.cache, request.param, (len(CELL), None, lines, request.param))
+    names = {"np": np}
+    exec(compile(CELL, request.param, "exec"), names)
+    return request.param, names["slanted"]
+
+
+def test_an_error_shows_the_line_of_a_cell(cell):
+    filename, slanted = cell
+    with pytest.raises(ShapeError) as raised:
+        xf.grad(slanted)(np.ones(3))
+    text = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
+    assert f"{filename}:4: return xnp.log(x) + np.ones(4)  # the cell's own line" in text
+
+
+def test_the_nan_guard_and_a_program_show_the_line_of_a_cell(cell):
+    filename, slanted = cell
+    want = f"{filename}:4: return xnp.log(x) + np.ones(4)  # the cell's own line"
+    with pytest.raises(NanError) as raised, np.errstate(divide="ignore"), xf.NanGuard():
+        slanted(xf.array(np.zeros(4)))
+    assert want in str(raised.value)
+    assert raised.value.site == (filename, 4)
+    assert want in xf.make_program(slanted)(np.ones(4)).text(lines=True)
+
+
+def test_a_warning_is_told_at_the_line_of_a_cell(cell):
+    filename, slanted = cell
+    with pytest.warns(RuntimeWarning) as warned, np.errstate(divide="ignore"), xf.NanGuard(mode="warn"):
+        slanted(xf.array(np.zeros(4)))
+    assert [(each.filename, each.lineno) for each in warned] == [(filename, 4)]

@@ -14,8 +14,8 @@ from xform.core.operator import Operator
 from xform.core.rules import batch_rule, jvp_rule, partials, vjp_rule
 from xform.core.stack import apply
 from xform.testing import check_grads, check_operator, check_transformation
-from xform.testing.forward import jvp
 from xform.testing.numeric import directional
+from xform.transforms.forward import jvp
 
 X = np.array([0.4, 1.1, 2.3])
 Y = np.array([1.5, 0.7, 0.9])

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from xform.core.rules import RuleTable, batch_rule, bilinear, jvp_rule, linear, partials, vjp_rule
     from xform.core.stack import Observer, Rewriter, Transformation, apply, carry, concrete, stack
     from xform.core.value import Array, Value
+    from xform.derivatives import hessian, hvp, jacfwd, jacobian, jacrev
     from xform.numpy import array, where
     from xform.ops.placement import device_put, to_numpy
     from xform.ops.structural import name, named_scope, stop_gradient
     from xform.plugins import LAYER_API, layer, register, register_backend, transformations
     from xform.programs.program import Program
+    from xform.transforms.batch import Batch, vmap
     from xform.transforms.custom import custom_gradient
     from xform.transforms.device import Device
+    from xform.transforms.forward import Forward, jvp, linearize
     from xform.transforms.grad import Grad
     from xform.transforms.nan_guard import NanGuard
     from xform.transforms.profile import Profile
@@ -58,6 +61,11 @@ _HOME = {
     "stack": "core.stack",
     "Array": "core.value",
     "Value": "core.value",
+    "hessian": "derivatives",
+    "hvp": "derivatives",
+    "jacfwd": "derivatives",
+    "jacobian": "derivatives",
+    "jacrev": "derivatives",
     "array": "numpy",
     "where": "numpy",
     "device_put": "ops.placement",
@@ -71,8 +79,13 @@ _HOME = {
     "register_backend": "plugins",
     "transformations": "plugins",
     "Program": "programs.program",
+    "Batch": "transforms.batch",
+    "vmap": "transforms.batch",
     "custom_gradient": "transforms.custom",
     "Device": "transforms.device",
+    "Forward": "transforms.forward",
+    "jvp": "transforms.forward",
+    "linearize": "transforms.forward",
     "Grad": "transforms.grad",
     "NanGuard": "transforms.nan_guard",
     "Profile": "transforms.profile",
@@ -87,12 +100,13 @@ _HOME = {
 _MODULES = ("core", "layers", "numpy", "ops", "plugins", "programs", "testing", "transforms", "tree", "values")
 
 __all__ = [
-    "LAYER_API", "Array", "Aval", "Backend", "Device", "Grad", "NanGuard", "Observer", "Operator", "Profile", "Program",
-    "Rewriter", "RuleTable", "Trace", "Transformation", "Value", "XformError", "apply", "array", "aval_of",
-    "batch_rule", "bilinear", "carry", "concrete", "current", "custom_gradient", "device_put", "eval_shape", "grad",
-    "jvp_rule", "layer", "layers", "linear", "make_program", "name", "named_scope", "ops", "partials", "register",
-    "register_backend", "stack", "stop_gradient", "to_numpy", "trace", "transformations", "tree", "value_and_grad",
-    "values", "vjp", "vjp_rule", "where",
+    "LAYER_API", "Array", "Aval", "Backend", "Batch", "Device", "Forward", "Grad", "NanGuard", "Observer", "Operator",
+    "Profile", "Program", "Rewriter", "RuleTable", "Trace", "Transformation", "Value", "XformError", "apply", "array",
+    "aval_of", "batch_rule", "bilinear", "carry", "concrete", "current", "custom_gradient", "device_put", "eval_shape",
+    "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp", "jvp_rule", "layer", "layers", "linear",
+    "linearize", "make_program", "name", "named_scope", "ops", "partials", "register", "register_backend", "stack",
+    "stop_gradient", "to_numpy", "trace", "transformations", "tree", "value_and_grad", "values", "vjp", "vjp_rule",
+    "vmap", "where",
 ]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from xform.plugins import layer, listing
 __all__ = ["main", "parse_layer"]
 
 _RUN = """examples:
+  python -m xform run script.py --with profile
   python -m xform run script.py --with profile:save=trace.json
   python -m xform run script.py --epochs 3 --with nan_guard --with 'profile:save=trace.json'
 
@@ -78,8 +79,6 @@ def with_first(argv: Sequence[str]) -> list[str]:
             break
         if argv[at:] == ["--with"]:
             return [*ours, word]  # argparse says what is missing
-        if argv[at:] == ["--with"]:
-            return [*ours, word]  # argparse says what is missing
         taken = 2 if word == "--with" else 1
         (ours if word.partition("=")[0] == "--with" else rest).extend(argv[at : at + taken])
         at += taken
@@ -126,7 +125,10 @@ def split_options(text: str) -> list[str]:
 
 
 def run_script(script: str, args: Sequence[str], layers: Sequence[Any]) -> int:
-    """Run a script as `python script.py` would, inside the layers; its exceptions and exit status pass through."""
+    """Run a script as `python script.py` would, inside the layers; its exceptions and exit status pass through.
+
+    At the end, also after an exception, the layers that have a report print it.
+    """
     path = Path(script)
     if not path.exists():
         print(f"python -m xform: there is no script {script!r}", file=sys.stderr)
@@ -144,7 +146,18 @@ def run_script(script: str, args: Sequence[str], layers: Sequence[Any]) -> int:
             runpy.run_path(script, run_name="__main__")
     finally:
         sys.argv, sys.path[:] = argv, paths
+        for each in layers:
+            if text := report_of(each):
+                print(text)
     return 0
+
+
+def report_of(each: Any) -> str:
+    """Return what a layer reports when the script has ended: nothing where it saved a file, or raises what it finds."""
+    report = getattr(each, "report", None)
+    if not callable(report) or getattr(each, "save_to", None) is not None or getattr(each, "mode", None) == "raise":
+        return ""
+    return f"{type(each).__name__}\n{report()}"
 
 
 def show() -> int:

@@ -102,7 +102,9 @@ _transformations = Registry(
     "layer",
     "xform.transformations",
     {
+        "batch": "xform.transforms.batch:Batch",
         "device": "xform.transforms.device:Device",
+        "forward": "xform.transforms.forward:Forward",
         "grad": "xform.transforms.grad:Grad",
         "nan_guard": "xform.transforms.nan_guard:NanGuard",
         "profile": "xform.transforms.profile:Profile",

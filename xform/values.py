@@ -16,7 +16,7 @@ import numpy as np
 
 from xform import ops, tree
 from xform.core.aval import aval_of
-from xform.core.backend import HOST_TYPES, device_of, namespace_of
+from xform.core.backend import HOST_TYPES, SCALAR_TYPES, device_of, namespace_of
 from xform.core.devices import to_host
 from xform.core.errors import HostReadError, OperandTypeError, WriteError
 from xform.core.operator import Operator
@@ -24,6 +24,8 @@ from xform.core.source import describe, user_site
 from xform.core.stack import BOTTOM, apply, concrete, cursor
 from xform.core.value import Array, Value
 from xform.ops.base import ufuncs
+from xform.ops.sequences import as_numpy_would, full_name, unlisted
+from xform.ops.stacking import nested
 from xform.ops.structural import HostRead
 
 __all__ = ["Array", "Value"]
@@ -51,10 +53,16 @@ def binary_methods(op: Operator) -> tuple[Method, Method]:
                 out = Array()
                 out.data = raw
                 return out
-        return level.binary(op, self, other)
+        try:
+            return level.binary(op, self, other)
+        except OperandTypeError as refused:
+            return as_numpy_would(op, self, other, refused)
 
     def reflected(self: Value, other: Any) -> Any:
-        return _get().binary(op, other, self)
+        try:
+            return _get().binary(op, other, self)
+        except OperandTypeError as refused:
+            return as_numpy_would(op, other, self, refused)
 
     return method, reflected
 
@@ -80,15 +88,7 @@ COMPARISONS = {
 UNARY = {"neg": ops.neg, "abs": ops.abs, "invert": ops.invert, "pos": ops.positive}
 
 
-def _matmul(self: Value, other: Any) -> Any:
-    return _get().binary(MATMUL, self, other)
-
-
-def _rmatmul(self: Value, other: Any) -> Any:
-    return _get().binary(MATMUL, other, self)
-
-
-MATMUL = ops.Matmul()
+_matmul, _rmatmul = binary_methods(ops.Matmul())
 
 
 def _divmod(self: Value, other: Any) -> tuple[Any, Any]:
@@ -168,14 +168,23 @@ def _host(self: Value) -> bool:
     return type(self.data) in HOST_TYPES
 
 
-def _str(self: Value) -> str:
+def _shown(self: Value) -> Any:
+    """Return the array to print, None where there is no one array: an abstract value, or the lanes of a batch."""
     raw = concrete(self)
+    return raw if getattr(raw, "shape", ()) == aval_of(self).shape else None
+
+
+def _str(self: Value) -> str:
+    raw = _shown(self)
     return repr(self) if raw is None else str(raw)
 
 
 def _format(self: Value, spec: str) -> str:
-    raw = concrete(self)
-    return _str(self) if raw is None or not spec else format(raw.item() if hasattr(raw, "item") else raw, spec)
+    raw = _shown(self)
+    if raw is None or not spec:
+        return _str(self)
+    raw = raw if type(raw) in SCALAR_TYPES else to_host(raw)
+    return format(raw.item() if hasattr(raw, "item") else raw, spec)
 
 
 # ------------------------------------------------------------------ NumPy's protocols
@@ -190,7 +199,12 @@ def _array_ufunc(self: Value, ufunc: np.ufunc, method: str, *inputs: Any, **kwar
     op = ufuncs.get(ufunc)
     if op is not None and method == "__call__" and not kwargs:
         level = _get()
-        return level.binary(op, *inputs) if len(inputs) == 2 else level.interpret(op, inputs)
+        if len(inputs) != 2:
+            return level.interpret(op, inputs)
+        try:
+            return level.binary(op, *inputs)
+        except OperandTypeError as refused:
+            return as_numpy_would(op, *inputs, refused)
     return _other_ufunc(ufunc, method, inputs, kwargs)
 
 
@@ -207,6 +221,7 @@ def _other_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
         written = inputs[0] if method == "at" else kwargs["out"]
         return _write(f"np.{name}", getattr(ufunc, method), inputs, kwargs, written)
     kwargs.pop("out", None)
+    inputs = tuple(map(nested, inputs))
     target: Any = None
     if method == "__call__":
         dtype = kwargs.pop("dtype", None)
@@ -224,7 +239,7 @@ def _other_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
         target = ops.multiply_outer
     if target is None or (method == "__call__" and kwargs):
         extra = f" with {', '.join(kwargs)}=" if kwargs else ""
-        shown = f"np.{name}" if method == "__call__" else f"np.{name}.{method}"
+        shown = full_name(ufunc) if method == "__call__" else f"{full_name(ufunc)}.{method}"
         msg = f"{shown}{extra} has no meaning on values; {LISTED}"
         raise OperandTypeError(msg, ufunc=ufunc)
     return target(*inputs, **kwargs)
@@ -253,11 +268,13 @@ def _array_function(self: Value, func: Any, types: Any, args: tuple[Any, ...], k
         return _write(f"np.{func.__name__}", func, args, kwargs, kwargs["out"])
     if func.__name__ in WRITERS:
         return _write(f"np.{func.__name__}", func, args, kwargs, args[0] if args else next(iter(kwargs.values())))
-    module: Any = namespace().linalg if func.__module__ == "numpy.linalg" else namespace()
+    home = func.__module__
+    module = namespace() if home == "numpy" else namespace().linalg if home == "numpy.linalg" else None
     target = getattr(module, func.__name__, None)
     if target is None:
-        msg = f"np.{func.__name__} has no meaning on values yet; {LISTED}"
+        msg = f"{full_name(func)} has no meaning on values yet; {LISTED}"
         raise OperandTypeError(msg, function=func)
+    args, kwargs = unlisted(func.__name__, args, kwargs)
     return target(*args, **kwargs)
 
 
@@ -282,6 +299,8 @@ ATTRIBUTES: dict[str, Method] = {
     "dtype": lambda self: aval_of(self).dtype,
     "ndim": lambda self: len(aval_of(self).shape),
     "size": lambda self: aval_of(self).size,
+    "itemsize": lambda self: aval_of(self).dtype.itemsize,
+    "nbytes": lambda self: aval_of(self).size * aval_of(self).dtype.itemsize,
     "T": ops.transpose,
     "mT": ops.matrix_transpose,
     "real": ops.real,
@@ -291,9 +310,21 @@ ATTRIBUTES: dict[str, Method] = {
 }
 
 METHODS = (
-    "all", "any", "argmax", "argmin", "astype", "choose", "clip", "conj", "cumprod", "cumsum", "diagonal", "dot", "max",
-    "mean", "min", "prod", "ravel", "repeat", "squeeze", "std", "sum", "swapaxes", "take", "trace", "var",
+    "all", "any", "argmax", "argmin", "argsort", "astype", "choose", "clip", "conj", "cumprod", "cumsum", "diagonal",
+    "dot", "max", "mean", "min", "nonzero", "prod", "ravel", "repeat", "round", "searchsorted", "squeeze", "std", "sum",
+    "swapaxes", "take", "trace", "var",
 )  # fmt: skip
+#: those of them whose other operands may be lists
+SEQUENCED = ("clip", "dot", "searchsorted")
+#: methods of an ndarray that write into it, and what to write instead
+IN_PLACE = {
+    "fill": "x = np.full_like(x, value)",
+    "partition": "x = np.sort(x), which sorts all of it",
+    "put": "x = x.at[indices].set(values)",
+    "resize": "x = np.reshape(x, shape)",
+    "setfield": "x = x.at[i].set(values), or x.astype(dtype)",
+    "sort": "x = np.sort(x)",
+}
 
 
 def _named_method(name: str) -> Method:
@@ -302,9 +333,28 @@ def _named_method(name: str) -> Method:
     def method(self: Value, *args: Any, **kwargs: Any) -> Any:
         return function(self, *args, **kwargs)
 
+    def sequenced(self: Value, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = unlisted(name, (self, *args), kwargs)
+        return function(*args, **kwargs)
+
+    method = sequenced if name in SEQUENCED else method
     method.__name__ = name
     method.__doc__ = f"As `xform.numpy.{name}`."
     return method
+
+
+def _in_place(name: str, remedy: str) -> Method:
+    def method(self: Value, *args: Any, **kwargs: Any) -> Any:
+        msg = f"{self!r}.{name} at {describe(user_site())}: values do not change in place; write {remedy}"
+        raise WriteError(msg, value=self)
+
+    method.__name__ = name
+    method.__doc__ = f"Raise `WriteError`: write `{remedy}`."
+    return method
+
+
+def _compress(self: Value, condition: Any, axis: Any = None) -> Any:
+    return ops.compress(condition, self, axis)
 
 
 def _reshape(self: Value, *shape: Any, **kwargs: Any) -> Any:
@@ -336,6 +386,7 @@ def install() -> None:
         table[f"__{kind}__"] = _read(kind)
     table |= {name: property(getter, doc=f"As an ndarray's `{name}`.") for name, getter in ATTRIBUTES.items()}
     table |= {name: _named_method(name) for name in METHODS}
+    table |= {name: _in_place(name, remedy) for name, remedy in IN_PLACE.items()}
     table |= {
         "__matmul__": _matmul, "__rmatmul__": _rmatmul, "__divmod__": _divmod,
         "__getitem__": ops.getitem, "__setitem__": _setitem, "__delitem__": _delitem,
@@ -343,7 +394,7 @@ def install() -> None:
         "__array__": _array, "__array_ufunc__": _array_ufunc, "__array_function__": _array_function,
         "__array_namespace__": _array_namespace, "__repr__": _repr, "__str__": _str, "__format__": _format,
         "item": _read("item"), "tolist": _tolist, "reshape": _reshape, "transpose": _transpose, "copy": _copy,
-        "flatten": _flatten,
+        "flatten": _flatten, "compress": _compress, "conjugate": table["conj"],
     }  # fmt: skip
     for name, behaviour in table.items():
         setattr(Value, name, behaviour)

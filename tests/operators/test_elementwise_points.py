@@ -7,7 +7,7 @@ import pytest
 
 import xform as xf
 import xform.numpy as xnp
-from xform.testing.forward import jvp
+from xform.transforms.forward import jvp
 
 
 def slopes(fun, *args):

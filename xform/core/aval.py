@@ -10,7 +10,7 @@ import numpy as np
 from xform.core.errors import OperandTypeError, ShapeError
 from xform.core.value import Value
 
-__all__ = ["Aval", "aval_of", "broadcast_shapes", "dtype_of", "is_static", "result_dtype", "shape_of"]
+__all__ = ["Aval", "alike", "aval_of", "broadcast_shapes", "dtype_of", "is_static", "result_dtype", "shape_of"]
 
 Shape = tuple[int | None, ...]
 
@@ -92,7 +92,7 @@ def shape_of(value: Any) -> Shape:
     >>> shape_of(np.zeros((2, 3))), shape_of(1.0)
     ((2, 3), ())
     """
-    if isinstance(value, Value) and value.aval is None:
+    while isinstance(value, Value) and value.aval is None:
         value = value.data
     if type(value) is np.ndarray:
         shape: Shape = value.shape
@@ -106,9 +106,28 @@ def dtype_of(value: Any) -> np.dtype[Any]:
     >>> dtype_of(np.zeros(2)), dtype_of(1.0)
     (dtype('float64'), dtype('float64'))
     """
-    if isinstance(value, Value) and value.aval is None:
+    while isinstance(value, Value) and value.aval is None:
         value = value.data
     return value.dtype if type(value) is np.ndarray or isinstance(value, np.generic) else aval_of(value).dtype
+
+
+def alike(x: Any, out: Any) -> bool:
+    """Whether two values are known to have the same shape and dtype, by a look that makes no `Aval` (0.3 us, not 3).
+
+    False says nothing.
+
+    >>> alike(np.ones(2), np.zeros(2)), alike(np.ones(2), np.ones(3))
+    (True, False)
+    """
+    while type(x) is type(out):
+        if type(x) is np.ndarray:
+            return bool(x.shape == out.shape and x.dtype is out.dtype)
+        if not isinstance(x, Value):
+            return isinstance(x, np.generic | float | complex)
+        if x.owner is not out.owner or x.data is None or getattr(x, "axis", None) != getattr(out, "axis", None):
+            return False
+        x, out = x.data, out.data
+    return False
 
 
 def as_numpy_dtype(dtype: Any) -> np.dtype[Any]:

@@ -248,11 +248,15 @@ class Target:
 def target(name: str) -> Target:
     """Return the device of a name.
 
-    Raises `DeviceUnavailableError`, with the cause and the fix, where it is not at hand.
+    Raises `DeviceUnavailableError`, with the cause and the fix, where it is not at hand, `OperandTypeError` for what is
+    no name.
 
     >>> target("cpu").name, target("numpy:cpu").name
     ('cpu', 'cpu')
     """
+    if not isinstance(name, str):
+        msg = f'a device is named by text such as "cupy:0" or "cpu", got {type(name).__name__}: {name!r:.60}'
+        raise OperandTypeError(msg, value=name)
     known = _targets.get(name)
     if known is not None:
         return known

@@ -8,7 +8,7 @@ import attrs
 
 from xform.core.source import Site, user_site
 
-__all__ = ["Place", "current", "current_place", "place"]
+__all__ = ["FORWARD", "Place", "current", "current_place", "place"]
 
 
 @attrs.frozen(slots=True)
@@ -32,7 +32,9 @@ class Place:
         return self if self.site is not None else attrs.evolve(self, site=user_site())
 
 
-place: ContextVar[Place] = ContextVar("xform place", default=Place())  # noqa: B039  (a Place is frozen)
+FORWARD = Place()
+
+place: ContextVar[Place] = ContextVar("xform place", default=FORWARD)
 
 current_place = place.get
 

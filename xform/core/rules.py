@@ -370,7 +370,7 @@ def settle(cotangent: Any, like: Any) -> Any:
 def settle_dtype(cotangent: Any, like: Any) -> Any:
     """Bring a cotangent to the dtype of its primal; a complex one gives a real primal its real part."""
     if type(cotangent) in SCALAR_TYPES and not isinstance(like, Value):
-        return cotangent
+        return cotangent.real if type(cotangent) is complex and dtype_of(like).kind != "c" else cotangent
     want = like.dtype if isinstance(like, Aval) else dtype_of(like)
     have = dtype_of(cotangent)
     return cotangent if have is want or have == want else _settlers[0][1](cotangent, want)

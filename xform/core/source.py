@@ -8,14 +8,19 @@ import inspect
 import linecache
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
+import numpy as np
+
 from xform.core.errors import LayerError
+from xform.core.functions import is_coroutine
 
 __all__ = [
-    "Site", "boundary", "describe", "hide_frames", "install_hook", "is_internal", "refuse_yield", "user_site"
+    "Site", "boundary", "describe", "hide_frames", "install_hook", "is_internal", "refuse_yield", "user_site",
+    "warn_user"
 ]  # fmt: skip
 
 Site = tuple[str, int]
@@ -23,7 +28,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STACK = _ROOT + os.path.join("core", "stack.py")  # its functions `run` call what a layer defines
+_NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep  # np.r_, np.full_like, ... call back
 _internal: dict[str, bool] = {}
+_passed_over: dict[str, bool] = {}
 
 
 def is_internal(filename: str) -> bool:
@@ -41,14 +48,26 @@ def is_internal(filename: str) -> bool:
     return known
 
 
+def is_passed_over(filename: str) -> bool:
+    """Whether the user's line is elsewhere: a file of xform's own, of NumPy, or of what only passes calls on.
+
+    >>> is_passed_over(np.__file__), is_internal(np.__file__)
+    (True, False)
+    """
+    known = _passed_over.get(filename)
+    if known is None:
+        known = _passed_over[filename] = filename.startswith(_NUMPY) or is_internal(filename)
+    return known
+
+
 def user_frame() -> FrameType | None:
     """Return the nearest frame of a user's program, or None at the bottom of a thread.
 
-    Frames of xform are passed over, and frames of a layer's own `interpret` or `observe`.
+    Frames of xform and of NumPy are passed over, and frames of a layer's own `interpret` or `observe`.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  (the documented way to the caller's frame)
     while True:
-        while frame is not None and is_internal(frame.f_code.co_filename):
+        while frame is not None and is_passed_over(frame.f_code.co_filename):
             frame = frame.f_back
         above = frame
         for _ in range(8):  # how deep a hook may call functions of its own; a user's stack may be a thousand frames
@@ -63,7 +82,7 @@ def user_frame() -> FrameType | None:
 
 
 def user_site() -> Site:
-    """Return file and line of the nearest frame outside xform.
+    """Return file and line of the nearest frame outside xform and NumPy.
 
     >>> user_site()[1] > 0
     True
@@ -72,6 +91,17 @@ def user_site() -> Site:
     if frame is None:
         return ("<unknown>", 0)
     return (frame.f_code.co_filename, frame.f_lineno)
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the user's line, whatever stands between; each line is told once, as filters say."""
+    frame = user_frame()
+    if frame is None:
+        warnings.warn_explicit(message, category, "<unknown>", 0)
+        return
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    module = frame.f_globals.get("__name__") or "<unknown>"
+    warnings.warn_explicit(message, category, frame.f_code.co_filename, frame.f_lineno, module, registry)
 
 
 def describe(site: Site | None) -> str:
@@ -177,6 +207,18 @@ def boundary(fun: F) -> F:
 
     A bare `raise` adds no entry for its own frame, so this one vanishes too.
     """
+    if is_coroutine(fun):
+
+        @functools.wraps(fun)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = hidden
+            try:
+                return await fun(*args, **kwargs)
+            except BaseException as error:
+                hide_frames(error)
+                raise
+
+        return awaited  # type: ignore[return-value]
 
     @functools.wraps(fun)
     def at_boundary(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The stack: `apply`, the layers that interpret, and evaluation at the bottom.
+"""The stack: `apply`, and the layers that interpret.
 
 1. `apply(op, *values)` hands the operation to the top of the stack, the layer that was activated last.
 2. While a layer interprets, the cursor stands one lower: what it applies goes to the layer below.
@@ -10,9 +10,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
-import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, ClassVar, Self
@@ -21,10 +21,13 @@ from xform.core.bottom import evaluate
 from xform.core.errors import LayerError, LayerOrderError, RuleError
 from xform.core.operator import Operator
 from xform.core.place import place
-from xform.core.source import describe, hidden, hide_frames, install_hook, refuse_yield, user_site
+from xform.core.source import describe, hidden, hide_frames, install_hook, refuse_yield, user_site, warn_user
 from xform.core.value import Value
 
-__all__ = ["BOTTOM", "Level", "Observer", "Rewriter", "Transformation", "apply", "carry", "concrete", "cursor", "stack"]
+__all__ = [
+    "BOTTOM", "Level", "Observer", "Rewriter", "Transformation", "apply", "carry", "concrete", "cursor", "is_watched",
+    "stack",
+]  # fmt: skip
 
 __tracebackhide__ = hidden
 
@@ -70,6 +73,10 @@ class Transformation:
     refuses: ClassVar[tuple[str, ...]] = ()
     #: whether operations are recorded for a replay
     records: ClassVar[bool] = False
+    #: of a layer that records: the class of a layer above it that refuses others below, as its replays must
+    derivative: str | None = None
+    #: whether scopes and lines of operations matter to it; a layer that differentiates only sends on what it is told
+    watches: ClassVar[bool] = True
     #: whether values of this layer can only be read any more
     ended: bool = False
     __tree_leaf__ = True
@@ -105,6 +112,12 @@ class Transformation:
     def unwrap(self, value: Any) -> Any:
         """Return the value as the layer below knows it."""
         return value.data if isinstance(value, Value) and value.owner is self else value
+
+    def rewrap(self, value: Any, data: Any) -> Any:
+        """Return a value of this layer with other data below, and the same link to the layer."""
+        rewrapped = copy.copy(value)
+        rewrapped.data = data
+        return rewrapped
 
     def on_register(self) -> None:
         """Run when the layer is pushed, with the cursor below it."""
@@ -230,11 +243,9 @@ class Observer(Transformation):
         level = _get()
         super().__exit__(kind, error, traceback)
         if error is None and level.layer is self and not getattr(level.interpret, "seen", True):
-            warnings.warn(
+            warn_user(
                 f"{self!r} saw no operation: raw NumPy arrays compute past the stack. Track the inputs with "
-                "xf.array(x), or decorate the function with the layer",
-                UserWarning,
-                stacklevel=2,
+                "xf.array(x), or decorate the function with the layer"
             )
 
 
@@ -286,6 +297,16 @@ def levels(level: Level | None = None) -> list[Level]:
     return found
 
 
+def is_watched(level: Level | None = None) -> bool:
+    """Whether at a place, or below it, something sees scopes and lines: telling them costs 10 us an operation."""
+    at: Level | None = _get() if level is None else level
+    while at is not None and at.layer is not None:
+        if at.layer.watches:
+            return True
+        at = at.below
+    return False
+
+
 def stack() -> tuple[Transformation, ...]:
     """Return the active layers, top first.
 
@@ -311,19 +332,22 @@ def push(layer: Transformation) -> Level:
 def check_place(layer: Transformation, below: Level) -> None:
     """Raise `LayerError` where `layer` may not stand on top of `below`."""
     name = type(layer).__name__
-    for level in levels(below):
-        other = level.layer
-        other_name = type(other).__name__
+    for other in [level.layer for level in levels(below) if level.layer is not None]:
         if other is layer:
             msg = f"{layer!r} is on this stack already; make another {name}() for a second one"
             raise LayerError(msg, layer=layer)
-        if other is None:
-            continue
-        if other.effect in layer.refuses:
-            refuse_rewriter(layer, other)
-        if other_name in layer.below or name in other.above:
+        check_below(layer, other)
+        if type(other).__name__ in layer.below or name in other.above:
             msg = f"{layer!r} must stand below {other!r}: enter it first"
             raise LayerError(msg, layer=layer, other=other)
+
+
+def check_below(layer: Transformation, other: Transformation) -> None:
+    """Raise where `layer` refuses a layer below it; tell one that records, whose replays must refuse the same."""
+    if other.effect in layer.refuses:
+        refuse_rewriter(layer, other)
+    if layer.refuses and other.records:
+        other.derivative = type(layer).__name__
 
 
 def refuse_rewriter(layer: Transformation, other: Transformation) -> None:
@@ -340,8 +364,8 @@ def refuse_rewriter(layer: Transformation, other: Transformation) -> None:
 def check_rewriters(layer: Transformation) -> None:
     """Raise `LayerError` when the current stack holds a layer that `layer` refuses to compute above."""
     for level in levels():
-        if level.layer is not None and level.layer is not layer and level.layer.effect in layer.refuses:
-            refuse_rewriter(layer, level.layer)
+        if level.layer is not None and level.layer is not layer:
+            check_below(layer, level.layer)
 
 
 def pop(layer: Transformation) -> None:
@@ -366,7 +390,7 @@ def _unregister(layer: Transformation) -> None:
     try:
         layer.on_unregister()
     except Exception as error:  # noqa: BLE001  (it must never stop the pop)
-        warnings.warn(f"{layer!r}.on_unregister raised {error!r}", UserWarning, stacklevel=3)
+        warn_user(f"{layer!r}.on_unregister raised {error!r}")
 
 
 def carry(fun: Callable[..., Any]) -> Callable[..., Any]:

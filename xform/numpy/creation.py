@@ -25,6 +25,7 @@ __all__ = [
     "arange",
     "array",
     "asarray",
+    "copy",
     "empty",
     "empty_like",
     "eye",
@@ -99,6 +100,15 @@ def asarray(object: Any, dtype: Any = None, *, copy: bool | None = None, device:
     if copy and isinstance(object, np.ndarray):
         object = object.copy()
     return array(object, dtype, device=device)
+
+
+def copy(a: Any, order: Any = "K", subok: bool = False) -> Any:
+    """Return an array of its own memory, as an `Array`; a value as it is, since values do not change.
+
+    >>> copy([1, 2]).shape
+    (2,)
+    """
+    return asarray(a, copy=True)
 
 
 # ------------------------------------------------------------------ from a shape

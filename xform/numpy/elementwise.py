@@ -1,7 +1,7 @@
 """NumPy's names of elementwise functions, and those of the array API standard."""
 
 from xform.ops.arithmetic import add, div, mul, neg, positive, reciprocal, square, sub
-from xform.ops.closeness import allclose, array_equal, isclose, isneginf, isposinf, nan_to_num
+from xform.ops.closeness import allclose, array_equal, isclose, iscomplex, isneginf, isposinf, isreal, nan_to_num
 from xform.ops.comparisons import (
     bitwise_and,
     bitwise_or,
@@ -54,10 +54,10 @@ __all__ = [
     "bitwise_invert", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "cbrt",
     "ceil", "clip", "conj", "conjugate", "copysign", "cos", "cosh", "deg2rad", "degrees", "divide", "divmod", "equal",
     "exp", "exp2", "expm1", "fabs", "fix", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "greater",
-    "greater_equal", "heaviside", "hypot", "imag", "invert", "isclose", "isfinite", "isinf", "isnan", "isneginf",
-    "isposinf", "ldexp", "left_shift", "less", "less_equal", "log", "log1p", "log2", "log10", "logaddexp",
-    "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "maximum", "minimum", "mod", "modf",
-    "multiply", "nan_to_num", "negative", "not_equal", "positive", "pow", "power", "rad2deg", "radians", "real",
+    "greater_equal", "heaviside", "hypot", "imag", "invert", "isclose", "iscomplex", "isfinite", "isinf", "isnan",
+    "isneginf", "isposinf", "isreal", "ldexp", "left_shift", "less", "less_equal", "log", "log1p", "log2", "log10",
+    "logaddexp", "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "maximum", "minimum", "mod",
+    "modf", "multiply", "nan_to_num", "negative", "not_equal", "positive", "pow", "power", "rad2deg", "radians", "real",
     "reciprocal", "remainder", "right_shift", "rint", "round", "sign", "signbit", "sin", "sinc", "sinh", "sqrt",
     "square", "subtract", "tan", "tanh", "true_divide", "trunc", "where",
 ]  # fmt: skip

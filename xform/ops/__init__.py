@@ -20,7 +20,9 @@ from xform.ops.extrema import *
 from xform.ops.flipping import *
 from xform.ops.gather import *
 from xform.ops.indexing import *
+from xform.ops.interpolation import *
 from xform.ops.joining import *
+from xform.ops.missing import *
 from xform.ops.padding import *
 from xform.ops.placement import *
 from xform.ops.powers import *
@@ -32,6 +34,7 @@ from xform.ops.searching import *
 from xform.ops.selection import *
 from xform.ops.shapes import *
 from xform.ops.sinc import *
+from xform.ops.softmax import *
 from xform.ops.sorting import *
 from xform.ops.stacking import *
 from xform.ops.statistics import *

@@ -33,6 +33,7 @@ __all__ = [
     "constant",
     "fitted",
     "is_complex",
+    "native",
     "ufunc_dtype",
     "ufuncs",
     "unary",
@@ -214,6 +215,15 @@ def follows_numpy(xp: Any) -> bool:
     True
     """
     return getattr(xp, "__name__", "") in _LIKE_NUMPY
+
+
+def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return a dtype in the machine's byte order: what NumPy's reductions take, and all results have.
+
+    >>> native(np.dtype(">f8")) == np.dtype(float)
+    True
+    """
+    return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 
 def is_complex(x: Any) -> bool:

@@ -17,7 +17,7 @@ from xform.core.errors import DtypeError, ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import jvp_rule, linear, set_settlers
 from xform.core.stack import BOTTOM, apply, cursor
-from xform.ops.base import Parameterless
+from xform.ops.base import Parameterless, native
 from xform.ops.create import zeros_like
 
 __all__ = [
@@ -186,7 +186,7 @@ def summed_to(xp: Any, x: Any, shape: Shape) -> Any:
     if axes:
         keep = len(axes) > extra
         dtype = x.dtype
-        x = _add(x, axes, dtype, None, keep) if xp is np else xp.sum(x, axis=axes, dtype=dtype, keepdims=keep)
+        x = _add(x, axes, native(dtype), None, keep) if xp is np else xp.sum(x, axis=axes, dtype=dtype, keepdims=keep)
         if keep and extra > 0:
             x = xp.reshape(x, x.shape[extra:])
     return x if x.shape == shape else xp.broadcast_to(x, shape)

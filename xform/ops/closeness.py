@@ -8,14 +8,32 @@ import numpy as np
 
 from xform.core.aval import aval_of
 from xform.ops.arithmetic import positive, sub
-from xform.ops.comparisons import equal, isfinite, isinf, isnan, logical_and, logical_or
+from xform.ops.comparisons import equal, isfinite, isinf, isnan, logical_and, logical_or, not_equal
 from xform.ops.complexes import abs, imag, real, real_dtype
 from xform.ops.reductions import all
 from xform.ops.selection import where
 
 __all__ = [
-    "allclose", "array_equal", "isclose", "isneginf", "isposinf", "nan_to_num",
+    "allclose", "array_equal", "isclose", "iscomplex", "isneginf", "isposinf", "isreal", "nan_to_num",
 ]
+
+
+def isreal(x: Any, /) -> Any:
+    """Whether the imaginary part is 0; a real number has none.
+
+    >>> isreal(np.array([1.0, 1j])).tolist()
+    [True, False]
+    """
+    return equal(imag(x), 0)
+
+
+def iscomplex(x: Any, /) -> Any:
+    """Whether the imaginary part is not 0.
+
+    >>> iscomplex(np.array([1.0, 1j])).tolist()
+    [False, True]
+    """
+    return not_equal(imag(x), 0)
 
 
 def isposinf(x: Any, /) -> Any:

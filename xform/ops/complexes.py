@@ -105,8 +105,23 @@ def imag(x: Any, /) -> Any:
 
 
 partials(Real, lambda t: t)
-partials(Imag, lambda t: mul(t, -1j))
 partials(Conj, lambda t: conj(t))  # noqa: PLW0108  (a rule's first parameter is named t)
+
+
+@vjp_rule(Imag)
+def imag_vjp(op: Operator, needed: tuple[bool, ...], *primals: Any) -> tuple[Any, Any]:
+    """Of a real number the imaginary part is constant; of a complex one the transpose multiplies by -i."""
+    (x,) = primals
+    if is_complex(x):
+        return apply(op, x), lambda cotangent: (mul(cotangent, -1j),)
+    return apply(op, x), lambda cotangent: (None,)
+
+
+@jvp_rule(Imag)
+def imag_jvp(op: Operator, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The imaginary part of the tangent, where the operand has one."""
+    (x,), (tangent,) = primals, tangents
+    return apply(op, x), None if tangent is None or not is_complex(x) else apply(op, tangent)
 
 
 def angle(z: Any, deg: bool = False) -> Any:
@@ -202,7 +217,6 @@ class Heaviside(Binary):
 
 copysign = binary(Copysign(), "The first operand's magnitude with the second's sign.", ((2.0, -0.0), -2.0))
 heaviside = binary(Heaviside(), "0 below 0, 1 above, the second operand at 0.", ((0.0, 0.5), 0.5))
-
 
 
 def with_sign(t: Any, y: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Differences of neighbours, and the integral by the trapezoidal rule."""
+"""Differences of neighbours, and what they undo: the running sum from 0, the integral by the trapezoidal rule."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from xform.core.backend import SCALAR_TYPES
 from xform.core.errors import ShapeError
 from xform.core.rules import like_of
 from xform.ops import shapes
-from xform.ops.broadcast import broadcast_like
+from xform.ops.broadcast import astype, broadcast_like
 from xform.ops.comparisons import not_equal
 from xform.ops.create import zeros_like
-from xform.ops.cumulative import part_along
+from xform.ops.cumulative import cumsum, part_along
 from xform.ops.indexing import getitem
+from xform.ops.padding import pad
 from xform.ops.reductions import ndim_of, one_axis
 from xform.ops.reductions import sum as sum_
 from xform.ops.stacking import concatenate
 
-__all__ = ["diff", "trapezoid"]
+__all__ = ["cumulative_sum", "diff", "ediff1d", "trapezoid"]
 
 
 def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
@@ -44,6 +45,38 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
         later, earlier = getitem(x, part_along(ndim, at, 1, None)), getitem(x, part_along(ndim, at, None, -1))
         x = not_equal(later, earlier) if unequal else later - earlier
     return x
+
+
+def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+    """Differences of neighbours in the flattened array, with numbers put before and behind them.
+
+    >>> ediff1d(np.array([[1.0, 4.0], [9.0, 16.0]]), to_begin=0.0)
+    array([0., 3., 5., 7.])
+    """
+    steps = diff(shapes.ravel(ary))
+    ends = [None if end is None else astype(shapes.ravel(end), aval_of(steps).dtype) for end in (to_begin, to_end)]
+    parts = [part for part in (ends[0], steps, ends[1]) if part is not None]
+    return parts[0] if len(parts) == 1 else concatenate(parts)
+
+
+def cumulative_sum(x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False) -> Any:
+    """Running sum along an axis, which an array of one axis need not name; with `include_initial` from 0.
+
+    Raises `ShapeError` for several axes and none named.
+
+    >>> cumulative_sum(np.array([1.0, 2.0]), include_initial=True)
+    array([0., 1., 3.])
+    """
+    ndim = ndim_of(x)
+    if axis is None and ndim != 1:
+        msg = f"cumulative_sum: an array of {ndim} axes needs axis="
+        raise ShapeError(msg)
+    out = cumsum(x, 0 if axis is None else axis, dtype)
+    if not include_initial:
+        return out
+    widths = [(0, 0)] * ndim
+    widths[one_axis(0 if axis is None else axis, ndim, "cumulative_sum")] = (1, 0)
+    return pad(out, widths)
 
 
 def _edge(value: Any, x: Any, axis: int) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from xform.core.backend import SCALAR_TYPES
 from xform.core.rules import partials
 from xform.ops.arithmetic import mul
 from xform.ops.base import Binary, Unary, binary, unary
@@ -86,7 +87,7 @@ partials(Exp2, lambda t, out: LN2 * t * out)
 partials(Expm1, lambda t, x: t * exp(x))
 partials(Log, lambda t, x: t / x)
 partials(Log2, lambda t, x: t / (LN2 * x))
-partials(Log10, lambda t, x: t / (LN10 * x))
+partials(Log10, lambda t, x: t / LN10 / x)
 partials(Log1p, lambda t, x: t / (1.0 + x))
 
 
@@ -114,12 +115,32 @@ logaddexp = binary(Logaddexp(), "Logarithm of the sum of two exponentials.", ((0
 logaddexp2 = binary(Logaddexp2(), "Logarithm to base 2 of the sum of two powers of 2.", ((3.0, 3.0), 4.0))
 
 
-def part_of_sum(t: Any, x: Any, out: Any, power: Any) -> Any:
-    """Return `t` times an exponential's share in the sum: all where it is infinite, nothing where the sum is 0."""
+def part_of_sum(t: Any, x: Any, y: Any, out: Any, power: Any) -> Any:
+    """Return `t` times an exponential's share in the sum: all where it is infinite, nothing where the sum is 0.
+
+    The share is that of the difference: the sum itself is rounded to the last digit of a logarithm that may be large.
+    """
     infinite = isinf(out)
-    finite_share = power(where(infinite, 0, x) - where(infinite, 0, out))
-    return mul(t, where(infinite, (x == out) & (out > 0), finite_share))
+    ahead = unless_infinite(infinite, x) - unless_infinite(infinite, y)
+    first = ahead >= 0
+    less = power(where(first, -ahead, ahead))
+    return mul(t, where(infinite, (x == out) & (out > 0), where(first, 1, less) / (1 + less)))
 
 
-partials(Logaddexp, lambda t, x, out: part_of_sum(t, x, out, exp), lambda t, y, out: part_of_sum(t, y, out, exp))
-partials(Logaddexp2, lambda t, x, out: part_of_sum(t, x, out, exp2), lambda t, y, out: part_of_sum(t, y, out, exp2))
+def unless_infinite(infinite: Any, x: Any) -> Any:
+    """Return `x`, and 0 where the sum is infinite; a Python number stays one, and weak."""
+    if type(x) in SCALAR_TYPES:
+        return 0 if x == math.inf else x
+    return where(infinite, 0, x)
+
+
+partials(
+    Logaddexp,
+    lambda t, x, y, out: part_of_sum(t, x, y, out, exp),
+    lambda t, x, y, out: part_of_sum(t, y, x, out, exp),
+)
+partials(
+    Logaddexp2,
+    lambda t, x, y, out: part_of_sum(t, x, y, out, exp2),
+    lambda t, x, y, out: part_of_sum(t, y, x, out, exp2),
+)

@@ -11,10 +11,13 @@ from xform.core.errors import ShapeError
 from xform.core.rules import batch_rule, jvp_rule, like_of, vjp_rule
 from xform.core.stack import BOTTOM, apply, cursor
 from xform.ops import selection, shapes
+from xform.ops.base import native
 from xform.ops.reductions import (
+    HALF,
     Batched,
     Reduction,
     make_sum,
+    narrowed,
     ndim_of,
     one_axis,
     reduce,
@@ -22,6 +25,7 @@ from xform.ops.reductions import (
     reduction,
     reduction_batch,
     whole,
+    widened,
 )
 from xform.ops.selection import maximum, minimum
 
@@ -45,7 +49,7 @@ class Extremum(Reduction):
         if 0 not in shape and 0 in x.shape:
             msg = f"{self.name}: shape {x.shape} has no element along axis {self.axis}"
             raise ShapeError(msg, aval=x)
-        return Aval(shape, x.dtype)
+        return Aval(shape, native(x.dtype))
 
 
 class Max(Extremum):
@@ -91,13 +95,14 @@ class Shares(Reduction):
         if xp is np:
             x = np.asarray(x)
             chosen = np.equal(x, extremum)
-            count = _add(chosen, self.axis, x.dtype, None, True)
+            counted = np.dtype(np.float32) if x.dtype.char == HALF else native(x.dtype)
+            count = _add(chosen, self.axis, counted, None, True)
             if not np.logical_and.reduce(count, None):
                 chosen = chosen | np.not_equal(x, x)
-                count = _add(chosen, self.axis, x.dtype, None, True)
-            return chosen / count
-        chosen = xp.astype((x == extremum) | (x != x), x.dtype)  # noqa: PLR0124  (a NaN differs from itself)
-        return chosen / xp.sum(chosen, axis=self.axis, keepdims=True)
+                count = _add(chosen, self.axis, counted, None, True)
+            return narrowed(np, chosen / count, x)
+        chosen = widened(xp, xp.astype((x == extremum) | (x != x), x.dtype))  # noqa: PLR0124  (a NaN differs from itself)
+        return narrowed(xp, chosen / xp.sum(chosen, axis=self.axis, keepdims=True), x)
 
 
 vjp_rule.none(Shares, why="it is piecewise constant")

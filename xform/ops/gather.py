@@ -114,7 +114,7 @@ class AddAlongAxis(Operator):
         """Add row by row."""
         shape = like[0].shape if self.shape is None else self.shape
         device = {} if xp is np else {"device": indices.device}
-        out = xp.zeros(shape, dtype=getattr(xp, self.dtype), **device)
+        out = xp.zeros(shape, dtype=self.dtype if xp is np else getattr(xp, self.dtype), **device)
         places = []
         for axis, length in enumerate(shape):
             along = xp.reshape(xp.arange(length, **device), (length, *[1] * (len(shape) - 1 - axis)))

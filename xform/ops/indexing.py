@@ -6,6 +6,7 @@ Index arrays, masks and traced positions are operands; ints, slices, `...` and n
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -207,6 +208,13 @@ def scatter_add_like_jvp(op: ScatterAddLike, primals: tuple[Any, ...], tangents:
 # ------------------------------------------------------------------ batches
 
 
+@functools.lru_cache(maxsize=1024)
+def _plain_batch(index: Index, ndim: int) -> tuple[GetItem, Any]:
+    """Return the operator with the batch as first axis, of an index without operands, and the order of its result."""
+    found = batched(index, 0, ndim, (), ())
+    return make_getitem(found.index), found
+
+
 @batch_rule(GetItem)
 def getitem_batch(op: GetItem, size: int, values: tuple[Any, ...], axes: Axes) -> tuple[Any, int]:
     """The batch axis is one more axis: a full slice, or beside batched indices an index array of its own."""
@@ -215,6 +223,9 @@ def getitem_batch(op: GetItem, size: int, values: tuple[Any, ...], axes: Axes) -
         index, aligned, out_axis = per_lane(op.index, len(aval_of(x).shape), operands, axes[1:])
         return apply(make_getitem(index), x, *aligned), out_axis
     ndim = len(aval_of(x).shape) - 1
+    if not operands:  # the same for every size
+        with_lanes, found = _plain_batch(op.index, ndim)
+        return found.to_lanes(apply(with_lanes, front(x, axes[0]))), 0
     found = batched(op.index, size, ndim, operands, axes[1:])
     out = apply(make_getitem(found.index), front(x, axes[0]), *found.operands)
     return found.to_lanes(out), 0

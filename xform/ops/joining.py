@@ -312,7 +312,8 @@ def split_vjp(op: Split, needed: tuple[bool, ...], x: Any) -> tuple[Any, Pullbac
 def split_like_vjp(op: SplitLike, needed: tuple[bool, ...], x: Any, *likes: Any) -> tuple[Any, Pullback]:
     """Join the cotangents of the parts."""
     out = apply(op, x, *likes)
-    return out, lambda cotangents: (apply(make_concatenate(op.axis), *cotangents), *[None] * len(likes))
+    join = make_concatenate(op.axis)
+    return out, lambda cotangents: (apply(join, *cotangents) if needed[0] else None, *[None] * len(likes))
 
 
 @jvp_rule(Split, SplitLike, Unstack)

@@ -13,7 +13,7 @@ from xform.core.errors import OperandError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply
-from xform.ops.base import is_complex
+from xform.ops.base import is_complex, native
 from xform.ops.broadcast import astype
 from xform.ops.complexes import abs as abs_
 from xform.ops.complexes import conj, real, real_dtype, sign
@@ -21,7 +21,7 @@ from xform.ops.decompositions import svdvals
 from xform.ops.extrema import max as max_
 from xform.ops.extrema import min as min_
 from xform.ops.products import rank
-from xform.ops.reductions import reduced_shape
+from xform.ops.reductions import HALF, in_single, narrowed, reduced_shape, widened
 from xform.ops.reductions import sum as sum_
 from xform.ops.shapes import axes_of, expand_dims, front, moveaxis, squeeze
 
@@ -38,14 +38,17 @@ class VectorNorm(Operator):
 
     def infer(self, x: Aval) -> Aval:
         """Drop the axes; a norm is real."""
-        dtype = real_dtype(x.dtype) if x.dtype.kind in "fc" else np.dtype(np.float64)
+        dtype = real_dtype(native(x.dtype)) if x.dtype.kind in "fc" else np.dtype(np.float64)
         return Aval(reduced_shape(x.shape, self.axis, self.keepdims), dtype)
 
     def evaluate(self, xp: Any, x: Any) -> Any:
         """Compute on raw arrays."""
         if xp is not np:
-            return xp.linalg.vector_norm(x, axis=self.axis, keepdims=self.keepdims, ord=self.ord)
+            out = xp.linalg.vector_norm(widened(xp, x), axis=self.axis, keepdims=self.keepdims, ord=self.ord)
+            return narrowed(xp, out, x)
         x = np.asarray(x)
+        if x.dtype.char == HALF:
+            return narrowed(np, self.evaluate(np, widened(np, x)), x)
         if x.dtype.kind not in "fc":
             x = x.astype(np.float64)
         if self.ord == 2:
@@ -90,7 +93,7 @@ def vector_norm_jvp(op: VectorNorm, primals: tuple[Any, ...], tangents: tuple[An
     if tangent is None:
         return out, None
     full, reduced = slope(op, x, out)
-    change = sum_(full * tangent, op.axis, keepdims=True) * reduced
+    change = in_single(lambda f, r, t: sum_(f * t, op.axis, keepdims=True) * r, full, reduced, tangent)
     change = real(change) if is_complex(x) else change
     return out, change if op.keepdims else squeeze(change, op.axis)
 

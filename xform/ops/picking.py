@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from xform.ops.base import native
+
 __all__ = ["gather", "sum_back"]
 
 Index = tuple[int, ...]
@@ -46,7 +48,7 @@ def _sum_back_numpy(x: Any, index: Index, length: int, axis: int) -> Any:
     out = np.zeros((*x.shape[:axis], length, *x.shape[axis + 1 :]), x.dtype)
     if index:
         rows = x if order is None else np.take(x, order, axis)
-        out[(*(slice(None),) * axis, present)] = np.add.reduceat(rows, starts, axis, dtype=x.dtype)
+        out[(*(slice(None),) * axis, present)] = np.add.reduceat(rows, starts, axis, dtype=native(x.dtype))
     return out
 
 

@@ -12,9 +12,9 @@ from xform.core.aval import broadcast_shapes
 from xform.core.errors import OperandError, ShapeError
 from xform.ops.broadcast import broadcast_like, broadcast_to
 from xform.ops.create import zeros_like
-from xform.ops.shapes import expand_dims, shape_of
+from xform.ops.shapes import axis_of, expand_dims, moveaxis, shape_of
 
-__all__ = ["atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "meshgrid"]
+__all__ = ["atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "meshgrid", "rollaxis"]
 
 
 def atleast_1d(*arrays: Any) -> Any:
@@ -61,6 +61,20 @@ def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
         return tuple(x if shape_of(x) == shape else broadcast_to(x, shape) for x in arrays)
     like = functools.reduce(operator.add, [zeros_like(x) for x in arrays])
     return tuple(broadcast_like(x, like) for x in arrays)
+
+
+def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
+    """Move an axis to before the axis `start`; `moveaxis` is easier to read.
+
+    Raises `IndexOperandError` for an axis that is out of bounds.
+
+    >>> rollaxis(np.ones((3, 4, 5)), 2).shape
+    (5, 3, 4)
+    """
+    ndim = len(shape_of(a))
+    moved = axis_of("rollaxis", axis, ndim)
+    before = ndim if start == ndim else axis_of("rollaxis", start, ndim)
+    return moveaxis(a, moved, before - (moved < before))
 
 
 def meshgrid(*arrays: Any, sparse: bool = False, indexing: str = "xy") -> tuple[Any, ...]:

@@ -22,6 +22,7 @@ from xform.core.rules import batch_rule, jvp_rule, linear, vjp_rule
 from xform.core.stack import BOTTOM, apply, cursor
 from xform.core.value import Value
 from xform.ops import selection, shapes
+from xform.ops.base import native
 from xform.ops.broadcast import astype, broadcast_like
 from xform.ops.create import ones_like
 
@@ -36,6 +37,9 @@ _and: Any = np.logical_and.reduce
 _or: Any = np.logical_or.reduce
 #: dtypes that NumPy adds up as they are (float16 goes through float32)
 EXACT = "fdgFDG"
+HALF = "e"
+#: how far float16 holds every whole number
+EXACT_HALF = 2048
 
 
 # ------------------------------------------------------------------ what reductions share
@@ -54,7 +58,7 @@ class Reduction(Operator):
 
     def dtype_of(self, x: Aval) -> np.dtype[Any]:
         """Return the dtype of the result."""
-        return x.dtype
+        return native(x.dtype)
 
 
 R = TypeVar("R", bound=Operator)
@@ -152,7 +156,8 @@ def count_of(like: Any, axis: Axes) -> Any:
     """Return how many elements a reduction takes together: an int, or a value where the shape is unknown."""
     lengths = [like.shape[i] for i in axis]
     if None in lengths:
-        return apply(Sum(axis, keepdims=True), ones_like(like))
+        ones = ones_like(like, np.float32) if like.dtype.char == HALF else ones_like(like)
+        return apply(Sum(axis, keepdims=True), ones)
     return math.prod(lengths)
 
 
@@ -175,7 +180,36 @@ def total_dtype(x: Any) -> np.dtype[Any]:
     if x.dtype.kind == "b":
         return np.dtype(int)
     wide = np.dtype(np.uint) if x.dtype.kind == "u" else np.dtype(int)
-    return wide if x.dtype.kind in "iu" and x.dtype.itemsize < wide.itemsize else x.dtype
+    return wide if x.dtype.kind in "iu" and x.dtype.itemsize < wide.itemsize else native(x.dtype)
+
+
+def widened(xp: Any, x: Any) -> Any:
+    """Return float16 as float32, to add up in: sums and counts of many elements are no float16; the rest as it is."""
+    if aval_of(x).dtype.char != HALF:
+        return x
+    return np.asarray(x, np.float32) if xp is np else xp.astype(x, xp.float32)
+
+
+def narrowed(xp: Any, out: Any, like: Any) -> Any:
+    """Return what was computed from `widened(x)` in the precision of x."""
+    if aval_of(like).dtype.char != HALF:
+        return out
+    return np.asarray(out).astype(np.float16)[()] if xp is np else xp.astype(out, like.dtype)
+
+
+def in_single(compute: Any, *operands: Any) -> Any:
+    """Compute on values in float32 where the first is float16, and cast the result back; otherwise as they are."""
+    if aval_of(operands[0]).dtype.char != HALF:
+        return compute(*operands)
+    wide = [astype(x, np.float32) if aval_of(x).dtype.char == HALF else x for x in operands]
+    return astype(compute(*wide), np.float16)
+
+
+def shared_out(t: Any, count: int) -> Any:
+    """Divide a cotangent by a number of elements, which need not be a float16."""
+    if count > EXACT_HALF:
+        return in_single(lambda wide: wide / count, t)
+    return t / count if count > 1 else t
 
 
 def numeric(xp: Any, x: Any) -> Any:
@@ -209,7 +243,7 @@ class Mean(Reduction):
 
     def dtype_of(self, x: Aval) -> np.dtype[Any]:
         """Integers and booleans give float64."""
-        return np.dtype(float) if x.dtype.kind in "biu" else x.dtype
+        return np.dtype(float) if x.dtype.kind in "biu" else native(x.dtype)
 
     def evaluate(self, xp: Any, x: Any) -> Any:
         """Add up and divide."""
@@ -233,7 +267,7 @@ def mean_transpose(op: Mean, t: Any, x: Any) -> Any:
     """Share the cotangent among the elements: divide while it is small, then broadcast a view."""
     count = count_of(x, op.axis)
     if isinstance(count, int):
-        return spread(t / count if count > 1 else t, op, x)
+        return spread(shared_out(t, count), op, x)
     return broadcast_like(whole(t, op, x) / count, x)
 
 
@@ -293,10 +327,14 @@ def mean(x: Any, axis: Any = None, dtype: Any = None, keepdims: Any = False, *, 
     if dtype is not None:
         x = astype(x, dtype)
     if where is not None:
-        chosen = selection.where(where, ones_like(x), 0)
-        return sum(selection.where(where, x, 0), axis, None, keepdims) / sum(chosen, axis, None, keepdims)
+        return in_single(lambda v: _mean_where(v, axis, keepdims, where), x)
     out = reduce(Mean, x, axis, keepdims)
     return out if dtype is None else cast_back(out, dtype)
+
+
+def _mean_where(x: Any, axis: Any, keepdims: Any, where: Any) -> Any:
+    chosen = selection.where(where, ones_like(x), 0)
+    return sum(selection.where(where, x, 0), axis, None, keepdims) / sum(chosen, axis, None, keepdims)
 
 
 # ------------------------------------------------------------------ logical reductions, counts

@@ -13,7 +13,7 @@ from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, partials
 from xform.core.stack import apply
 from xform.ops.arithmetic import mul, sub
-from xform.ops.base import Binary, Unary, binary, constant, elementwise_batch, unary
+from xform.ops.base import Binary, Unary, binary, constant, elementwise_batch, native, unary
 
 __all__ = [
     "Ceil", "Floor", "FloorDivide", "Fmod", "Remainder", "Rint", "Round", "Trunc", "around", "ceil", "divmod", "fix",
@@ -60,7 +60,7 @@ class Round(Operator):
 
     def infer(self, x: Aval) -> Aval:
         """The operand's, without weakness."""
-        return Aval(x.shape, np.dtype("float16") if x.dtype == np.dtype(bool) else x.dtype)
+        return Aval(x.shape, np.dtype("float16") if x.dtype == np.dtype(bool) else native(x.dtype))
 
     def evaluate(self, xp: Any, x: Any) -> Any:
         """Compute on raw arrays."""

@@ -129,7 +129,7 @@ class Share(Binary):
         if xp is np:
             out = np.asarray(np.greater(x, y), dtype)
             equal = np.equal(x, y)
-            if np.logical_or.reduce(equal, axis=None):
+            if np.count_nonzero(equal):  # 1 us of 32,000 elements, where any() takes 20
                 out[equal] = 0.5
             return out
         like = y if type(x) in SCALAR_TYPES else x

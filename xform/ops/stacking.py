@@ -17,7 +17,9 @@ from xform.ops.ranks import atleast_1d, atleast_2d, atleast_3d
 from xform.ops.shapes import axis_of, expand_dims, ravel, reshape, shape_of
 
 __all__ = [
+    "append",
     "array_split",
+    "block",
     "column_stack",
     "concat",
     "concatenate",
@@ -106,6 +108,60 @@ def concat(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     (3,)
     """
     return concatenate(arrays, axis, dtype)
+
+
+def append(arr: Any, values: Any, axis: int | None = None) -> Any:
+    """Join two arrays along an axis; without one, all elements of both.
+
+    >>> append(np.array([1.0, 2.0]), 3.0)
+    array([1., 2., 3.])
+    """
+    return concatenate((arr, values), axis)
+
+
+def block(arrays: Any) -> Any:
+    """Join nested lists of blocks: the innermost along the last axis, those around along the one before, and so on.
+
+    Raises `ShapeError` where blocks do not fit together or lists differ in depth.
+
+    >>> block([[np.eye(1), np.zeros((1, 1))], [np.ones((1, 2))]])
+    array([[1., 0.],
+           [1., 1.]])
+    """
+    depth = depth_of(arrays)
+    ndim = max(depth, *(len(shape_of(leaf)) for leaf in leaves_of(arrays)))
+    return _blocks(arrays, depth, ndim)
+
+
+def depth_of(arrays: Any) -> int:
+    """Return how deep lists are nested.
+
+    >>> depth_of([[1.0], [2.0]])
+    2
+    """
+    if not isinstance(arrays, list):
+        return 0
+    depths = {depth_of(each) for each in arrays}
+    if len(depths) != 1:
+        msg = f"block: the lists must have the same depth, and be not empty; found depths {sorted(depths)}"
+        raise ShapeError(msg)
+    return 1 + depths.pop()
+
+
+def leaves_of(arrays: Any) -> list[Any]:
+    """Return what nested lists hold.
+
+    >>> leaves_of([[1.0], [2.0]])
+    [1.0, 2.0]
+    """
+    return [leaf for each in arrays for leaf in leaves_of(each)] if isinstance(arrays, list) else [arrays]
+
+
+def _blocks(arrays: Any, depth: int, ndim: int) -> Any:
+    if not isinstance(arrays, list):
+        missing = ndim - len(shape_of(arrays))
+        return expand_dims(arrays, tuple(range(missing))) if missing else arrays
+    return concatenate([_blocks(each, depth - 1, ndim) for each in arrays], axis=-depth)
 
 
 def stack(arrays: Any, axis: int = 0, dtype: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""Spread and location: variance, standard deviation, log-sum-exp, median, quantile, average."""
+"""Spread and location: variance, standard deviation, median, quantile, average."""
 
 from __future__ import annotations
 
@@ -9,29 +9,33 @@ import attrs
 import numpy as np
 
 from xform.core.aval import Aval, aval_of, result_dtype
+from xform.core.backend import SCALAR_TYPES
 from xform.core.errors import OperandError, ShapeError
-from xform.core.rules import batch_rule, jvp_rule, like_of, partials, vjp_rule
+from xform.core.rules import batch_rule, jvp_rule, like_of, vjp_rule
 from xform.core.stack import apply
 from xform.ops import shapes
-from xform.ops.base import Binary, elementwise_batch
+from xform.ops.base import native
 from xform.ops.broadcast import astype, broadcast_like
 from xform.ops.comparisons import not_equal
-from xform.ops.complexes import conj, real
+from xform.ops.complexes import conj, real, real_dtype
 from xform.ops.indexing import getitem
 from xform.ops.reductions import (
+    HALF,
     Batched,
     Mean,
     Reduction,
     cast_back,
     count_of,
+    in_single,
     make_sum,
     mean,
+    narrowed,
     ndim_of,
     normalized_axes,
     one_axis,
-    reduce,
     reduction_batch,
     whole,
+    widened,
 )
 from xform.ops.reductions import sum as sum_
 from xform.ops.selection import where
@@ -39,7 +43,7 @@ from xform.ops.sorting import sort
 from xform.ops.stacking import stack
 
 __all__ = [
-    "Constant", "ExpDifference", "LogSumExp", "Std", "Var", "average", "logsumexp", "median", "quantile", "std", "var",
+    "Constant", "Std", "Var", "average", "median", "percentile", "quantile", "std", "var",
 ]  # fmt: skip
 
 
@@ -56,7 +60,7 @@ class Spread(Reduction):
         """Real; integers and booleans give float64."""
         if x.dtype.kind in "biu":
             return np.dtype(float)
-        return np.zeros((), x.dtype).real.dtype
+        return real_dtype(native(x.dtype))
 
 
 class Var(Spread):
@@ -66,6 +70,8 @@ class Var(Spread):
 
     def evaluate(self, xp: Any, x: Any) -> Any:
         """Compute on raw arrays."""
+        if aval_of(x).dtype.char == HALF:
+            return narrowed(xp, self.evaluate(xp, widened(xp, x)), x)
         if xp is np:
             return np.var(x, axis=self.axis, ddof=self.correction, keepdims=self.keepdims)
         if xp.isdtype(x.dtype, "complex floating"):
@@ -81,6 +87,8 @@ class Std(Spread):
 
     def evaluate(self, xp: Any, x: Any) -> Any:
         """Compute on raw arrays."""
+        if aval_of(x).dtype.char == HALF:
+            return narrowed(xp, self.evaluate(xp, widened(xp, x)), x)
         if xp is np:
             return np.std(x, axis=self.axis, ddof=self.correction, keepdims=self.keepdims)
         return xp.sqrt(Var(self.axis, self.keepdims, self.correction).evaluate(xp, x))
@@ -117,25 +125,28 @@ def constant_batch(op: Constant, size: int, values: tuple[Any, ...], axes: tuple
 def slope(op: Spread, x: Any, out: Any) -> Any:
     """Return the derivative by each element: of the variance `2 (x - mean) / n`, of its root that over `2 out`.
 
-    The root has derivative 0 where all elements are equal. By JAX's convention for complex numbers it is conjugate.
+    The root has derivative 0 where it is 0, or would be but for rounding: where all elements are equal. With no degree
+    of freedom left the derivative is NaN, as the value is. By JAX's convention for complex numbers it is conjugate.
     """
     like = like_of(x)
     distance = x - apply(Mean(op.axis, keepdims=True), x)
     if aval_of(x).dtype.kind == "c":
         distance = conj(distance)
     count = count_of(like, op.axis) - op.correction
+    if type(count) in SCALAR_TYPES and count <= 0:
+        count = math.nan
     if isinstance(op, Var):
         return distance * (2.0 / count)
-    flat = apply(Constant(op.axis), x)
-    root = where(flat, 1, whole(out, op, like))
-    return where(flat, 0, distance) / (root * count)
+    root = whole(out, op, like)
+    flat = apply(Constant(op.axis), x) | (root == 0)
+    return where(flat, 0, distance) / (where(flat, 1, root) * count)
 
 
 @vjp_rule(Var, Std)
 def spread_vjp(op: Spread, needed: tuple[bool, ...], x: Any) -> tuple[Any, Any]:
     """Pull away from the mean."""
     out = apply(op, x)
-    return out, lambda t: (whole(t, op, like_of(x)) * slope(op, x, out),)
+    return out, lambda t: (in_single(lambda v, t, out: whole(t, op, like_of(v)) * slope(op, v, out), x, t, out),)
 
 
 @jvp_rule(Var, Std)
@@ -145,85 +156,12 @@ def spread_jvp(op: Spread, primals: tuple[Any, ...], tangents: tuple[Any, ...]) 
     out = apply(op, x)
     if t is None:
         return out, None
+    return out, in_single(lambda *each: _spread_tangent(op, *each), x, t, out)
+
+
+def _spread_tangent(op: Spread, x: Any, t: Any, out: Any) -> Any:
     part = slope(op, x, out) * t
-    return out, apply(make_sum(op.axis, op.keepdims), real(part) if aval_of(part).dtype.kind == "c" else part)
-
-
-# ------------------------------------------------------------------ log-sum-exp
-
-
-class ExpDifference(Binary):
-    """`exp(x - y)`, and 0 where both are -inf: the share of x in a sum whose logarithm is y."""
-
-    def infer(self, x: Aval, y: Aval) -> Aval:  # type: ignore[override]
-        """As a difference."""
-        return Aval(self.broadcast(x, y), result_dtype(x, y))
-
-    def evaluate(self, xp: Any, x: Any, y: Any) -> Any:
-        """Subtract and exponentiate."""
-        if xp is not np:
-            nothing = (xp.real(y) if xp.isdtype(y.dtype, "complex floating") else y) == -math.inf
-            return xp.exp(x - xp.where(nothing, xp.zeros_like(y), y))
-        nothing = np.equal(np.real(y), -math.inf)
-        if nothing.any():
-            y = np.where(nothing, np.zeros((), y.dtype), y)
-        return np.exp(np.subtract(x, y))
-
-
-batch_rule(ExpDifference)(elementwise_batch)
-partials(ExpDifference, lambda t, out: t * out, lambda t, out: -t * out)
-
-
-class LogSumExp(Reduction):
-    """The logarithm of the sum of exponentials along some axes."""
-
-    __slots__ = ()
-
-    def dtype_of(self, x: Aval) -> np.dtype[Any]:
-        """Integers and booleans give float64."""
-        return np.dtype(float) if x.dtype.kind in "biu" else x.dtype
-
-    def evaluate(self, xp: Any, x: Any) -> Any:
-        """Take the largest element out first, where it is finite."""
-        if xp is np:
-            x = np.asarray(x, self.dtype_of(aval_of(x)))
-        elif not xp.isdtype(x.dtype, ("real floating", "complex floating")):
-            x = xp.astype(x, xp.float64)
-        real = xp.real(x) if aval_of(x).dtype.kind == "c" else x
-        if 0 in x.shape and 0 in [x.shape[i] for i in self.axis]:
-            return xp.sum(x, axis=self.axis, keepdims=self.keepdims) - math.inf
-        largest = xp.max(real, axis=self.axis, keepdims=True)
-        largest = xp.where(xp.isfinite(largest), largest, xp.zeros_like(largest))
-        total = xp.sum(xp.exp(x - largest), axis=self.axis, keepdims=self.keepdims)
-        if not self.keepdims:
-            largest = xp.reshape(largest, tuple(total.shape))
-        if xp is not np:
-            return xp.log(total) + largest
-        with np.errstate(divide="ignore"):  # the logarithm of 0 is -inf here, and no accident
-            return np.log(total) + largest
-
-
-batch_rule(LogSumExp)(reduction_batch)
-
-
-def weights(op: LogSumExp, x: Any, out: Any) -> Any:
-    """Return the share of each element in the sum."""
-    return apply(ExpDifference(), x, whole(out, op, like_of(x)))
-
-
-@vjp_rule(LogSumExp)
-def logsumexp_vjp(op: LogSumExp, needed: tuple[bool, ...], x: Any) -> tuple[Any, Any]:
-    """Give each element its share; where all are -inf, nothing."""
-    out = apply(op, x)
-    return out, lambda t: (whole(t, op, like_of(x)) * weights(op, x, out),)
-
-
-@jvp_rule(LogSumExp)
-def logsumexp_jvp(op: LogSumExp, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Add up the tangents by their shares."""
-    (x,), (t,) = primals, tangents
-    out = apply(op, x)
-    return out, None if t is None else apply(make_sum(op.axis, op.keepdims), t * weights(op, x, out))
+    return apply(make_sum(op.axis, op.keepdims), real(part) if aval_of(part).dtype.kind == "c" else part)
 
 
 # ------------------------------------------------------------------ functions
@@ -282,17 +220,6 @@ def _spread(kind: type[Spread], x: Any, axis: Any, dtype: Any, keepdims: Any, co
     return out if dtype is None else cast_back(out, real(np.zeros((), dtype)).dtype)
 
 
-def logsumexp(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
-    """Logarithm of the sum of exponentials along axes, without overflow; of nothing, or of -inf alone, it is -inf.
-
-    Raises `IndexOperandError` for an axis that is out of bounds.
-
-    >>> logsumexp(np.array([1000.0, 1000.0]))
-    np.float64(1000.6931471805599)
-    """
-    return reduce(LogSumExp, x, axis, keepdims)
-
-
 def average(x: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = False) -> Any:
     """Average along axes, weighted by `weights`: of the shape of `x`, or one number per element of the one axis.
 
@@ -311,7 +238,10 @@ def average(x: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = Fa
         at = one_axis(axis, len(shape), "average")
         weights = shapes.reshape(weights, (1,) * at + (-1,) + (1,) * (len(shape) - at - 1))
         weights = broadcast_like(weights, like_of(x))
-    return sum_(x * weights, axis, None, keepdims) / sum_(weights, axis, None, keepdims)
+    dtype = result_dtype(aval_of(x), aval_of(weights))
+    x, weights = (astype(v, np.float32) if aval_of(v).dtype.char == HALF else v for v in (x, weights))
+    out = sum_(x * weights, axis, None, keepdims) / sum_(weights, axis, None, keepdims)
+    return astype(out, dtype) if dtype.char == HALF else out
 
 
 def median(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
@@ -348,6 +278,17 @@ def quantile(x: Any, q: Any, axis: Any = None, keepdims: Any = False) -> Any:
         return out[0]
     stacked = stack(out)
     return shapes.reshape(stacked, (*points.shape, *aval_of(stacked).shape[1:])) if points.ndim > 1 else stacked
+
+
+def percentile(x: Any, q: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    """Percentiles along axes, with linear interpolation: quantiles for `q` from 0 to 100.
+
+    Raises as `quantile` does.
+
+    >>> percentile(np.array([1.0, 2.0, 3.0]), 25)
+    np.float64(1.5)
+    """
+    return quantile(x, np.asarray(q, float) / 100.0, axis, keepdims)
 
 
 def _sorted_last(x: Any, axes: tuple[int, ...]) -> tuple[Any, int]:

@@ -13,6 +13,7 @@ from xform import tree
 from xform.core.aval import Aval, aval_of
 from xform.core.devices import to_host
 from xform.core.errors import HostReadError
+from xform.core.functions import is_coroutine, refuse_generator, refuse_lazy, require_function
 from xform.core.operator import Operator
 from xform.core.place import Place, place
 from xform.core.rules import batch_rule, jvp_rule, linear, vjp_rule
@@ -257,6 +258,8 @@ def scoped(scope: str, forward: Place | None, phase: str) -> Iterator[None]:
 class named_scope:  # noqa: N801  (a function by name in the field)
     """Push a scope name for the time of a block or of a function; profiles, traces and reports show it.
 
+    A coroutine function is awaited inside the scope; a generator function raises `LayerError`.
+
     >>> import xform as xf
     >>> with xf.named_scope("layer1"):
     ...     xf.current().scopes
@@ -266,6 +269,9 @@ class named_scope:  # noqa: N801  (a function by name in the field)
     def __init__(self, scope: str) -> None:
         self.scope = scope
         self._open: list[Any] = []
+
+    def __repr__(self) -> str:
+        return f"named_scope({self.scope!r})"
 
     def __enter__(self) -> Self:
         block = scoped(self.scope, None, place.get().phase)
@@ -278,10 +284,22 @@ class named_scope:  # noqa: N801  (a function by name in the field)
 
     def __call__(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """Run each call of a function inside the scope."""
+        require_function(fun, f"{self!r} as a decorator", computes=False)
+        refuse_generator(fun, self)
+        if is_coroutine(fun):
+
+            @functools.wraps(fun)
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                with named_scope(self.scope):
+                    return await fun(*args, **kwargs)
+
+            return awaited
 
         @functools.wraps(fun)
         def inside(*args: Any, **kwargs: Any) -> Any:
             with named_scope(self.scope):
-                return fun(*args, **kwargs)
+                out = fun(*args, **kwargs)
+                refuse_lazy(out, fun, self)
+                return out
 
         return inside

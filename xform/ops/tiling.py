@@ -14,6 +14,7 @@ from xform.core.errors import OperandError, ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, linear
 from xform.core.stack import apply
+from xform.ops.base import native
 from xform.ops.broadcast import broadcast_like, sum_to_like
 from xform.ops.joining import merged_shape
 from xform.ops.picking import gather, sum_back
@@ -101,7 +102,7 @@ class Fold(Operator):
         pairs = [(rep, length // rep) for length, rep in zip(x.shape, self.reps, strict=True)]
         split = tuple(itertools.chain.from_iterable(pair[::-1] if self.inner else pair for pair in pairs))
         axes = tuple(range(1 if self.inner else 0, 2 * x.ndim, 2))
-        return xp.sum(xp.reshape(x, split), axis=axes, dtype=x.dtype)
+        return xp.sum(xp.reshape(x, split), axis=axes, dtype=native(x.dtype) if xp is np else x.dtype)
 
 
 make_tile = interned(Tile)

@@ -13,7 +13,7 @@ import numpy as np
 
 from xform.core.rules import partials
 from xform.ops.arithmetic import mul
-from xform.ops.base import Binary, Unary, binary, ufuncs, unary
+from xform.ops.base import Binary, Unary, binary, is_complex, ufuncs, unary
 from xform.ops.powers import hypot, ratio, sqrt
 
 __all__ = [
@@ -81,10 +81,31 @@ arctan2 = binary(
 partials(Sin, lambda t, x: t * cos(x))
 partials(Cos, lambda t, x: -t * sin(x))
 partials(Tan, lambda t, out: t * (1.0 + out * out))
-# (1 - x)(1 + x) keeps the digits that 1 - x*x loses near 1
-partials(Arcsin, lambda t, x: t / sqrt((1.0 - x) * (1.0 + x)))
-partials(Arccos, lambda t, x: -t / sqrt((1.0 - x) * (1.0 + x)))
-partials(Arctan, lambda t, x: t / (1.0 + x * x))
+
+
+def arcsin_by_x(t: Any, x: Any) -> Any:
+    """Return `t / sqrt(1 - x**2)`: `(1 - x)(1 + x)` keeps digits near 1, and far out two roots do not overflow."""
+    return t / (sqrt(1.0 - x) * sqrt(1.0 + x) if is_complex(x) else sqrt((1.0 - x) * (1.0 + x)))
+
+
+partials(Arcsin, arcsin_by_x)
+partials(Arccos, lambda t, x: -arcsin_by_x(t, x))
+
+
+def arctan_by_x(t: Any, x: Any) -> Any:
+    """Return `t / (1 + x**2)`, in two steps: the square overflows where the quotient is a number."""
+    if is_complex(x):
+        return t / (1.0 + x * 1j) / (1.0 - x * 1j)
+    length = hypot(1.0, x)
+    return t / length / length
+
+
+def arcsinh_by_x(t: Any, x: Any) -> Any:
+    """Return `t / sqrt(1 + x**2)` without the square; of two roots, whose product is on the branch of arcsinh."""
+    return t / (sqrt(1.0 + x * 1j) * sqrt(1.0 - x * 1j) if is_complex(x) else hypot(1.0, x))
+
+
+partials(Arctan, arctan_by_x)
 
 
 def turning(t: Any, x: Any, y: Any) -> Any:
@@ -145,10 +166,10 @@ arctanh = unary(Arctanh(), "Inverse hyperbolic tangent.", ((0.0,), 0.0))
 partials(Sinh, lambda t, x: t * cosh(x))
 partials(Cosh, lambda t, x: t * sinh(x))
 partials(Tanh, lambda t, out: t - t * out * out)  # 1.0 - out * out would cost twice as much on a small array
-partials(Arcsinh, lambda t, x: t / sqrt(1.0 + x * x))
+partials(Arcsinh, arcsinh_by_x)
 # two roots: the branch of their product is that of arccosh in the whole complex plane
 partials(Arccosh, lambda t, x: t / (sqrt(x - 1.0) * sqrt(x + 1.0)))
-partials(Arctanh, lambda t, x: t / ((1.0 - x) * (1.0 + x)))
+partials(Arctanh, lambda t, x: t / (1.0 - x) / (1.0 + x))
 
 
 # ------------------------------------------------------------------ units

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 
 from xform import tree
 from xform.core.aval import Aval, aval_of
-from xform.core.backend import SCALAR_TYPES, is_raw
-from xform.core.errors import GradientError, ProgramError, ShapeError
+from xform.core.backend import SCALAR_TYPES, is_raw, namespace_of
+from xform.core.errors import LayerError, OperandError, OperandTypeError, ProgramError, ShapeError
 from xform.core.operator import Operator
 from xform.core.place import Place, place
 from xform.core.source import Site, describe
-from xform.core.stack import BOTTOM, apply, cursor
+from xform.core.stack import BOTTOM, apply, concrete, cursor, levels
 from xform.core.value import Array, Value
 
 __all__ = ["Constant", "Equation", "Literal", "Program", "Variable"]
@@ -32,11 +33,18 @@ class Variable:
         return f"{letters(self.index)}: {self.aval!r}"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Constant(Variable):
-    """A captured outside array (held, not copied), or a value of a layer that was active while recording."""
+    """A copy of an outside array as it was when it was captured, or a value of a layer that was active then.
+
+    >>> Constant(1, aval_of(np.ones(2)), np.ones(2))
+    b: float64[2] = constant [1. 1.]
+    """
 
     value: Any = None
+
+    def __repr__(self) -> str:
+        return f"{letters(self.index)}: {self.aval!r} = constant {shortened(self.value)}"
 
 
 @attrs.frozen
@@ -67,7 +75,9 @@ class Program:
     """Inputs, equations, outputs, constants; with the containers of the function it was recorded from.
 
     `program(*args)` runs it through `apply`, so that every transformation composes with it; `program.eval(*args)` runs
-    it at the bottom alone. Raises `ShapeError` for arguments of another shape or dtype than recorded.
+    it at the bottom alone. What a run returns is the caller's: constants among the outputs are copies. Raises
+    `ShapeError` for arguments of another shape or dtype than recorded, `OperandTypeError` for what is no array and,
+    where a derivative was recorded (`derivative` names its layer), `LayerError` above a layer that rewrites.
 
     >>> import numpy as np, xform as xf, xform.numpy as xnp
     >>> program = xf.make_program(lambda x: xnp.sin(x) * 2.0)(np.ones(3))
@@ -89,6 +99,7 @@ class Program:
         outputs: Sequence[Variable | Literal],
         *,
         structures: tuple[Any, Any] | None = None,
+        derivative: str | None = None,
     ) -> None:
         self.inputs = tuple(inputs)
         self.equations = tuple(equations)
@@ -96,6 +107,8 @@ class Program:
         containers: tuple[Any, Any] = (None, None) if structures is None else structures
         self.in_structure, self.out_structure = containers
         self.constants = tuple(_constants(self.equations, self.outputs))
+        backward = any(equation.phase == "backward" for equation in self.equations)
+        self.derivative = derivative or ("Grad" if backward else None)
         self._size = 1 + max((v.index for v in self.variables()), default=-1)
         self._dead = _last_uses(self.equations, self.outputs)
 
@@ -148,6 +161,8 @@ class Program:
         if len(flat) != len(self.inputs):
             msg = f"the program takes {len(self.inputs)} inputs, got {len(flat)}"
             raise ProgramError(msg, program=self)
+        if self.derivative is not None and cursor.get() is not BOTTOM:
+            check_derivative(self.derivative)
         environment: list[Any] = [None] * self._size
         for position, (variable, value) in enumerate(zip(self.inputs, flat, strict=True)):
             check_input(position, variable.aval, value)
@@ -162,7 +177,13 @@ class Program:
                     environment[index] = None
         finally:
             place.set(start)
-        return [out.value if isinstance(out, Literal) else environment[out.index] for out in self.outputs]
+        found = [out.value if isinstance(out, Literal) else environment[out.index] for out in self.outputs]
+        return self._unshared(found) if self.constants else found
+
+    def _unshared(self, results: list[Any]) -> list[Any]:
+        """Return results with copies of those that are memory of a constant: a caller may write into them."""
+        held = {id(constant.value) for constant in self.constants}
+        return [copied(each) if id(owner_of(each)) in held else each for each in results]
 
     @staticmethod
     def _step(equation: Equation, environment: list[Any], start: Place) -> None:
@@ -171,7 +192,10 @@ class Program:
         if cursor.get() is not BOTTOM or op.impure:
             phase = "backward" if "backward" in (start.phase, equation.phase) else "forward"
             place.set(Place((*start.scopes, *equation.scopes), phase, equation.site, start.loop, start.iteration))
-        found = apply(op, *values)
+        try:
+            found = apply(op, *values)
+        except OverflowError as error:
+            raise too_large(op, values, error) from error
         if not op.multiple_outputs:
             found = (found,)
         for variable, value in zip(equation.outputs, found, strict=False):
@@ -183,7 +207,7 @@ class Program:
     def text(self, *, lines: bool = False) -> str:
         """Return the program as text; with `lines`, each equation with its scope and source line."""
         shown = [f"program({', '.join(map(repr, self.inputs))}):"]
-        shown += [f"  {constant!r} = constant" for constant in self.constants]
+        shown += [f"  {constant!r}" for constant in self.constants]
         for equation in self.equations:
             left = ", ".join(map(repr, equation.outputs)) or "_"
             right = ", ".join(repr(v) if isinstance(v, Literal) else letters(v.index) for v in equation.inputs)
@@ -216,8 +240,8 @@ def letters(index: int) -> str:
 def check_input(position: int, aval: Aval, value: Any) -> None:
     """Raise where an input does not have the recorded shape and dtype."""
     if not isinstance(value, Value) and not is_raw(value):
-        msg = f"program input {position} must be an array, got {type(value).__name__}"
-        raise GradientError(msg, value=value)
+        msg = f"program input {position} must be an array or a number, got {type(value).__name__}: {value!r:.60}"
+        raise OperandTypeError(msg, value=value)
     have = aval_of(value)
     fits = len(have.shape) == len(aval.shape) and all(
         n is None or m is None or n == m for n, m in zip(have.shape, aval.shape, strict=True)
@@ -225,6 +249,65 @@ def check_input(position: int, aval: Aval, value: Any) -> None:
     if not fits or (have.dtype != aval.dtype and not (have.weak and have.dtype.kind == aval.dtype.kind)):
         msg = f"program input {position} was recorded as {aval!r}, got {have!r}; record again with make_program"
         raise ShapeError(msg, value=value)
+
+
+def too_large(op: Operator, values: Sequence[Any], error: OverflowError) -> OperandError:
+    """Make the error for a Python int that does not fit into the dtype it would take in an operation."""
+    found = [concrete(value) for value in values]
+    shown = ", ".join(f"{each:.6g}" if type(each) is int else repr(aval_of(each)) for each in found)
+    msg = (
+        f"{op!r}: {error} (operands {shown}); Python ints are int64 in a program, or of the dtype of the array beside "
+        "them: pass float(n) or an array of another dtype, or mark the argument of xf.trace by static_argnums"
+    )
+    return OperandError(msg, op=op, operands=tuple(values))
+
+
+def check_derivative(name: str) -> None:
+    """Raise `LayerError` for a layer that rewrites below a recorded derivative, as the layer `name` itself would."""
+    for level in levels():
+        other = level.layer
+        if other is None:
+            continue
+        if other.effect == "rewrites":
+            msg = (
+                f"{other!r} rewrites values below a program that holds a derivative, recorded by {name} from the "
+                f"operations as they were before the rewriting: it would be of the wrong function. Decorate the "
+                f"function instead, so that {type(other).__name__} stands above {name}: grad(layer(f)) with "
+                f"layer = {type(other).__name__}()"
+            )
+            raise LayerError(msg, layer=name, other=other)
+        if other.records:
+            other.derivative = name
+
+
+def copied(x: Any) -> Any:
+    """Return a copy of a raw array, or of the one in an `Array`; what cannot change is returned as it is."""
+    if type(x) is Array:
+        out = Array()
+        out.data = copied(x.data)
+        return out
+    if isinstance(x, Value) or type(x) in SCALAR_TYPES or isinstance(x, np.generic):
+        return x
+    return np.array(x, subok=True) if isinstance(x, np.ndarray) else namespace_of(x).asarray(x, copy=True)
+
+
+def owner_of(x: Any) -> Any:
+    """Return the array that owns the memory of a view."""
+    x = x.data if type(x) is Array else x
+    while not isinstance(x, Value) and (base := getattr(x, "base", None)) is not None:
+        x = base
+    return x
+
+
+def shortened(value: Any) -> str:
+    """Return a constant as one short line of text.
+
+    >>> shortened(np.zeros((100, 100)))
+    '[[0. 0. ... 0. 0.] [0. 0. ... 0. 0.] ... [0. 0. ... 0. 0.] [0. 0. ... 0. 0.]]'
+    """
+    text = np.array2string(value, threshold=16, edgeitems=2) if isinstance(value, np.ndarray) else repr(value)
+    text = " ".join(text.split())
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _constants(equations: Sequence[Equation], outputs: Sequence[Variable | Literal]) -> list[Constant]:

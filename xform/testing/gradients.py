@@ -12,8 +12,8 @@ from xform import tree
 from xform.core.aval import aval_of
 from xform.core.backend import SCALAR_TYPES
 from xform.ops.broadcast import astype
-from xform.testing.forward import jvp
 from xform.testing.numeric import Flat, cotangent_like, directional, numbers, tangent_at, tolerance
+from xform.transforms.forward import jvp
 from xform.transforms.reverse import vjp
 
 __all__ = ["Problem", "check_grads", "check_problem"]

@@ -8,24 +8,25 @@ from contextlib import nullcontext
 from typing import Any
 
 import attrs
-import numpy as np
 
 from xform import tree
 from xform.core.aval import Aval
-from xform.core.backend import SCALAR_TYPES, is_raw, namespace_of
-from xform.core.errors import MissingRuleError, OperandTypeError, RuleError
+from xform.core.backend import is_raw
+from xform.core.errors import EscapedValueError, MissingRuleError, OperandTypeError, RuleError
+from xform.core.functions import require_function
 from xform.core.operator import Operator
 from xform.core.rules import jvp_rule, vjp_rule
 from xform.core.stack import BOTTOM, apply, cursor
 from xform.core.value import Value
 from xform.ops.structural import StopGradient
+from xform.programs.program import copied
 from xform.transforms.recording import recording_tape
 from xform.transforms.trace import eval_shape
 
 __all__ = ["CustomGradient", "SetGradient", "custom_gradient"]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class CustomGradient(Operator):
     """A user's function with a user's reverse rule; compares by identity, since it holds functions."""
 
@@ -41,9 +42,12 @@ class CustomGradient(Operator):
         """The function's name."""
         return f"CustomGradient[{getattr(self.forward, '__name__', 'forward')}]"
 
+    def __repr__(self) -> str:
+        return self.name
+
     def infer(self, *avals: Aval) -> tuple[Aval, ...]:
         """Trace the forward function abstractly."""
-        outs = eval_shape(lambda *xs: outputs_of(self, self.forward(*xs))[0], *avals)
+        outs = eval_shape(lambda *xs: outputs_of(self, called(self, *xs))[0], *avals)
         return tuple(outs)
 
     def evaluate(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
@@ -51,7 +55,7 @@ class CustomGradient(Operator):
         here = cursor.get()
         cursor.set(BOTTOM)
         try:
-            return outputs_of(self, self.forward(*arrays))[0]
+            return outputs_of(self, called(self, *arrays))[0]
         finally:
             cursor.set(here)
 
@@ -84,7 +88,7 @@ def custom_gradient_vjp(op: CustomGradient, needed: tuple[bool, ...], *primals: 
     """
     tape = recording_tape.get()
     with nullcontext() if tape is None else tape.suspended_siblings():
-        outs, residuals = outputs_of(op, op.forward(*primals))
+        outs, residuals = outputs_of(op, called(op, *primals))
     if cursor.get() is not BOTTOM:
         leaves, structure = tree.flatten(residuals)
         kept = [leaf for leaf in leaves if isinstance(leaf, Value) or is_raw(leaf)]
@@ -120,6 +124,24 @@ def stopped(x: Any) -> Any:
     return apply(StopGradient(), x)
 
 
+def called(op: CustomGradient, *xs: Any) -> Any:
+    """Call the user's forward function."""
+    try:
+        return op.forward(*xs)
+    except EscapedValueError as error:
+        raise closed_over(op, "forward", error) from error
+
+
+def closed_over(op: CustomGradient, which: str, error: EscapedValueError) -> EscapedValueError:
+    """Make the error for a tracked value that a user's function takes from around it."""
+    msg = (
+        f"{op.name}: {which} uses {getattr(error, 'value', 'a tracked value')!r} from outside, where its layer does "
+        f"not reach: a value that is tracked must be an argument of the function, with a cotangent (or None) of its "
+        f"own from backward. {error}"
+    )
+    return EscapedValueError(msg, **error.payload)
+
+
 def outputs_of(op: CustomGradient, result: Any) -> tuple[tuple[Any, ...], Any]:
     """Return outputs (always a tuple) and residuals of a user's forward function."""
     if not isinstance(result, tuple) or len(result) != 2:
@@ -136,7 +158,10 @@ def outputs_of(op: CustomGradient, result: Any) -> tuple[tuple[Any, ...], Any]:
 
 def call_backward(op: CustomGradient, residuals: Any, count: int, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
     """Call the user's backward function; missing cotangents are None, and it may return None to stop a path."""
-    found = op.backward(residuals, *cotangents)
+    try:
+        found = op.backward(residuals, *cotangents)
+    except EscapedValueError as error:
+        raise closed_over(op, "backward", error) from error
     if count == 1 and not isinstance(found, tuple | list):
         return (found,)
     if not isinstance(found, tuple | list) or len(found) != count:
@@ -146,25 +171,21 @@ def call_backward(op: CustomGradient, residuals: Any, count: int, cotangents: tu
     return tuple(found)
 
 
-def copied(x: Any) -> Any:
-    """Return an array that `forward` may write into: the caller's stays as it is."""
-    if isinstance(x, Value) or type(x) in SCALAR_TYPES or isinstance(x, np.generic):
-        return x
-    return namespace_of(x).asarray(x, copy=True)
-
-
 def custom_gradient(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function with a reverse rule of its own.
 
     `forward(*xs) -> (outs, residuals)` runs on plain values; `backward(residuals, *cotangents)` returns one cotangent,
     or None, per input. A cotangent of an unused output is None. The rule is used as it is, true derivative or not, on
-    every tape. Raises `RuleError` for a wrong structure, `OperandTypeError` for an argument that is no array.
+    every tape. A tracked value that either function needs must be an argument: one from outside raises
+    `EscapedValueError`. Raises `RuleError` for a wrong structure, `OperandTypeError` for an argument that is no array.
 
     >>> import numpy as np, xform as xf
     >>> rounded = xf.custom_gradient(lambda x: (np.round(x), None), lambda residuals, t: t)
     >>> xf.grad(lambda x: rounded(x) * 2.0)(1.3)
     2.0
     """
+    require_function(forward, "custom_gradient")
+    require_function(backward, "custom_gradient")
 
     @functools.wraps(forward)
     def function(*xs: Any) -> Any:
@@ -173,7 +194,7 @@ def custom_gradient(forward: Callable[..., Any], backward: Callable[..., Any]) -
                 name = getattr(forward, "__name__", "forward")
                 msg = (
                     f"custom_gradient of {name}: argument {position} is {type(x).__name__}, no array; "
-                    "bind it with functools.partial"
+                    "bind it with functools.partial; the instance of a method: make both functions inside of the method"
                 )
                 raise OperandTypeError(msg, value=x)
         single: list[bool] = []

@@ -13,6 +13,7 @@ import numpy as np
 from xform import tree
 from xform.core.backend import SCALAR_TYPES, device_of, is_raw
 from xform.core.devices import Target, target
+from xform.core.functions import is_coroutine, refuse_generator, require_function
 from xform.core.operator import Operator
 from xform.core.stack import Transformation, apply, concrete, decorate
 from xform.core.value import Value
@@ -32,7 +33,8 @@ class Device(Transformation):
        since it may have changed. `transfers`, `transferred` (bytes) and `repeats` (moves of an array that had been
        moved before) count them; `host_syncs` counts reads by the host (`float(x)`, `bool(x)`, `xf.to_numpy(x)`).
 
-    Raises `DeviceUnavailableError`, with the cause and the fix, where the device is not at hand.
+    Raises `DeviceUnavailableError`, with the cause and the fix, where the device is not at hand, `OperandTypeError` for
+    what is no name.
 
     >>> import numpy as np, xform as xf, xform.numpy as xnp
     >>> device = xf.Device("array_api_strict:device1")
@@ -47,7 +49,7 @@ class Device(Transformation):
         self._target: Target = target(name)
         self._put = make_put(self._target.name)
         self._lock = threading.Lock()
-        self._moved: dict[int, Any] = {}
+        self._moved: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._abstract: weakref.WeakValueDictionary[int, Value] = weakref.WeakValueDictionary()
         self.transfers = 0
         self.transferred = 0
@@ -62,8 +64,21 @@ class Device(Transformation):
     def __repr__(self) -> str:
         return f"Device({self.name!r})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name,)  # the counts of a copy begin at 0
+
     def __call__(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """Decorate a function: its arguments are moved once, at the call."""
+        require_function(fun, f"{self!r} as a decorator", computes=False)
+        refuse_generator(fun, self)
+        if is_coroutine(fun):
+
+            @functools.wraps(fun)
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                args, kwargs = tree.map(self._argument, (args, kwargs))
+                return await fun(*args, **kwargs)
+
+            return decorate(self, awaited)
 
         @functools.wraps(fun)
         def placed(*args: Any, **kwargs: Any) -> Any:
@@ -144,16 +159,10 @@ class Device(Transformation):
         with self._lock:
             self.transfers += 1
             self.transferred += getattr(raw, "nbytes", 0)
-            known = self._moved.get(id(raw))
-            if known is not None and known() is raw:
+            if self._moved.get(id(raw)) is raw:
                 self.repeats += 1
             elif isinstance(raw, np.ndarray):
-                self._moved[id(raw)] = weakref.ref(raw, functools.partial(_forget, self._moved, id(raw)))
+                self._moved[id(raw)] = raw
 
 
 HOST_ARRAYS = (np.ndarray, np.generic)
-
-
-def _forget(moved: dict[int, Any], key: int, gone: Any) -> None:
-    if moved.get(key) is gone:
-        del moved[key]

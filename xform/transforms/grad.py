@@ -15,7 +15,7 @@ from xform import tree
 from xform.core.aval import Aval, aval_of, dtype_of, shape_of
 from xform.core.backend import HOST_TYPES, SCALAR_TYPES, is_raw
 from xform.core.errors import GradientError, LayerError, OperandTypeError, ShapeError, TapeConsumedError, TreeError
-from xform.core.place import Place, place
+from xform.core.place import FORWARD, Place, place
 from xform.core.source import Site, user_site
 from xform.core.stack import BOTTOM, Level, Transformation, check_rewriters, cursor, levels
 from xform.core.value import Array, Value
@@ -25,13 +25,14 @@ from xform.ops.create import ones_like, zeros_like
 from xform.ops.structural import scoped
 from xform.transforms.plans import ARRAY_TYPES, LEAF, PASS, Entry
 from xform.transforms.recording import GradValue, place_on, tracked
-from xform.transforms.tape import Walk, collect, first_consumers, release, scope_of, shielded
+from xform.transforms.tape import Walk, collect, first_consumers, in_dtype_of, release, scope_of, shielded
 
 __all__ = ["Grad", "GradValue"]
 
 _get = cursor.get
 _set = cursor.set
 _counter = itertools.count(1)
+BACKWARD = Place(phase="backward")
 
 
 class Grad(Transformation):
@@ -52,6 +53,7 @@ class Grad(Transformation):
 
     effect = "wraps"
     refuses: ClassVar[tuple[str, ...]] = ("rewrites",)
+    watches = False
 
     def __init__(self, name: str | None = None, group: Grad | None = None) -> None:
         self.name = f"grad#{next(_counter)}" if name is None else name
@@ -70,6 +72,10 @@ class Grad(Transformation):
     def __repr__(self) -> str:
         return f"Grad({self.name})"
 
+    def __getstate__(self) -> None:
+        msg = f"{self!r} cannot be pickled or copied: it holds the record of one block; make another xf.Grad()"
+        raise OperandTypeError(msg, value=self)
+
     # -------------------------------------------------------------- the stack
 
     def on_register(self) -> None:
@@ -78,7 +84,8 @@ class Grad(Transformation):
             msg = f"{self!r} has recorded a block already; a tape records once: make another Grad()"
             raise LayerError(msg, layer=self)
         self._state = "recording"
-        self.site = user_site()
+        if self.site is None:  # functions that make tapes give their own: a frame walk costs 1 us
+            self.site = user_site()
 
     def on_unregister(self) -> None:
         """End the record: values can still be read, and be given to `gradient`."""
@@ -125,10 +132,6 @@ class Grad(Transformation):
             self._callbacks.setdefault(entry[0], []).append(callback)
         return tracked(self, data, entry)
 
-    def rewrap(self, value: GradValue, data: Any) -> GradValue:
-        """Return a value with the same link to this tape and other data below."""
-        return tracked(self, data, value.entry)
-
     def is_attached(self, value: Any) -> bool:
         """Whether this tape tracks a value, also beneath what layers above made of it."""
         return self._own(value) is not None
@@ -143,6 +146,9 @@ class Grad(Transformation):
 
     def on_backward(self, fun: Callable[[], Any]) -> None:
         """Run `fun()` when a walk passes this point of the record; kept though nothing refers to it."""
+        if self._state != "recording":
+            msg = f"{self!r}.on_backward: the tape is not recording; call it inside its with block"
+            raise LayerError(msg, layer=self)
         self._markers[self.sequence()] = fun
 
     def freeze(self) -> None:
@@ -153,7 +159,7 @@ class Grad(Transformation):
 
     @contextmanager
     def suppressed(self) -> Iterator[None]:
-        """Record nothing inside the block: values of this tape act as their plain values. Nests."""
+        """Record nothing inside the block, in any thread: values of this tape act as their plain values. Nests."""
         self.paused += 1
         try:
             yield
@@ -245,7 +251,9 @@ class Grad(Transformation):
         raw = below is BOTTOM and not self.foreign
         where = place.get()
         _set(below)  # type: ignore[arg-type]
-        place.set(Place(where.scopes, "backward", where.site, where.loop, where.iteration))
+        place.set(
+            BACKWARD if where is FORWARD else Place(where.scopes, "backward", where.site, where.loop, where.iteration)
+        )
         try:
             if not raw:
                 check_rewriters(self)
@@ -332,17 +340,19 @@ class Grad(Transformation):
             cotangent = zeros_like(leaf.data)
         made = type(cotangent)
         if kind == "value" or (made is not np.ndarray and made is not Array and isinstance(cotangent, Value)):
-            return cotangent
+            return in_dtype_of(cotangent, leaf.data)
+        own = leaf.data.data if type(leaf.data) is Array else leaf.data
         raw = cotangent.data if made is Array else cotangent
+        if type(raw) is not np.ndarray or type(own) is not np.ndarray or raw.dtype is not own.dtype:
+            raw = in_dtype_of(raw, own)
         if kind == "array":
             out = Array()
             out.data = raw
             return out
         if kind == "scalar":
-            return raw if type(raw) in SCALAR_TYPES else raw.item()
-        own = leaf.data.data if type(leaf.data) is Array else leaf.data
+            return raw
         if type(own) is np.ndarray:  # NumPy's operators make scalars of 0-d arrays
-            return raw if type(raw) not in HOST_TYPES else np.asarray(raw)
+            return raw if type(raw) not in HOST_TYPES else np.asarray(raw, own.dtype)
         return raw[()] if type(raw) is np.ndarray else raw
 
     def _level(self) -> Level | None:

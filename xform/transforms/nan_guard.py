@@ -84,6 +84,12 @@ class NanGuard(Observer):
     def __repr__(self) -> str:
         return f"NanGuard(mode={self.mode!r}, inf={self.inf})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
     def after(self, token: Any, op: Operator, inputs: tuple[Any, ...], outputs: Any) -> None:
         if op.attribute_like:
             return

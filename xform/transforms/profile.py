@@ -85,6 +85,13 @@ class Profile(Observer):
     def __repr__(self) -> str:
         return f"Profile({self.calls()} operations)"
 
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {**vars(self), "_lock": None, "_rows": dict(self._rows), "events": list(self.events)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
     # -------------------------------------------------------------- watching
 
     def before(self, op: Operator, inputs: tuple[Any, ...]) -> Frame | None:
@@ -210,6 +217,10 @@ class Profile(Observer):
         operator  phase  calls  self ms  self %  total ms  MB  shapes
         """
         return text_of(rows_by(self.rows, by), by, sort, limit, self._summary())
+
+    def report(self) -> str:
+        """Return the table, with its summary; `python -m xform run --with profile` prints it at the end."""
+        return self.table()
 
     def save(self, path: str | Path) -> None:
         """Write the events in Chrome's trace format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.

@@ -17,7 +17,7 @@ from xform.core.backend import HOST_TYPES, namespace_of
 from xform.core.bottom import escaped
 from xform.core.operator import Operator
 from xform.core.place import place
-from xform.core.stack import BOTTOM, Interpret, Level, cursor
+from xform.core.stack import BOTTOM, Interpret, Level, cursor, is_watched
 from xform.core.value import Array, Value
 from xform.layers import lifted
 from xform.ops.structural import refuse_tracked
@@ -48,6 +48,10 @@ class GradValue(Value):
     __slots__ = ("entry", "owner")
     entry: Entry
     owner: Any
+
+    def __deepcopy__(self, seen: dict[int, Any]) -> GradValue:
+        """Return the value itself: a copy of its tape would not be on the stack."""
+        return self
 
 
 def place_on(tape: Any, below: Level) -> Level:
@@ -220,7 +224,7 @@ def _bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among the
 
 def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901  (it holds `general`)
     """Return the function that interprets any operation at this place."""
-    interpret, raw = below.interpret, below is BOTTOM
+    interpret, raw, unseen = below.interpret, below is BOTTOM, not is_watched(below)
 
     def general(op: Operator, values: tuple[Any, ...]) -> Any:  # noqa: C901, PLR0912  (one straight path: a call costs 60 ns)
         parents: list[Any] = []
@@ -252,18 +256,19 @@ def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901  (it hold
         plan = plan_of(op)
         here = _get()
         _set(below)
-        if not plan.builtin:
-            recording_tape.set(tape)
+        outer = None if plan.builtin else recording_tape.set(tape)
         try:
             out, kept = record(plan, op, operands, parents, interpret)
         finally:
             _set(here)
+            if outer is not None:
+                recording_tape.reset(outer)
         if kept is None:
             return out
         if op.identity_like:
             return tracked(tape, out, own.entry)
         # a frame walk costs 500 ns: only where something below can see the line, or where a user's rule may raise
-        site = None if raw and plan.builtin and not tape.foreign else place.get().located()
+        site = None if unseen and plan.builtin and not tape.foreign else place.get().located()
         return _outputs(tape, op, out, kept, site)
 
     return general

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from xform import tree
 from xform.core.aval import aval_of, dtype_of, shape_of
 from xform.core.backend import HOST_TYPES, is_raw
-from xform.core.errors import GradientError
+from xform.core.errors import GradientError, OperandTypeError
+from xform.core.functions import require_function
 from xform.core.source import boundary
 from xform.core.value import Array, Value
 from xform.layers import lifted
 from xform.transforms.grad import Grad, require_inexact
 from xform.transforms.recording import is_inexact
+from xform.transforms.signature import given_names, given_numbers, is_several
 
 __all__ = ["grad", "value_and_grad", "vjp"]
 
@@ -23,17 +25,17 @@ Function = Callable[..., Any]
 
 def grad(
     fun: Function,
-    argnums: int | Sequence[int] | None = None,
+    argnums: SupportsIndex | Sequence[SupportsIndex] | None = None,
+    has_aux: bool = False,
     *,
     argnames: str | Sequence[str] | None = None,
-    has_aux: bool = False,
 ) -> Function:
     """Return the function that computes the gradient of a scalar function.
 
     `argnums` (default 0) and `argnames` say which arguments to differentiate: an int gives one gradient, a tuple a
     tuple, tuple `argnames` a dict; arguments may be containers. With `has_aux`, `fun` returns `(out, aux)` and the
     result is `(gradient, aux)`. A gradient has shape and dtype of its argument. Raises `GradientError` for an output
-    that is no real scalar and for integer leaves.
+    that is no real scalar and for integer leaves, `OperandTypeError` for what is no function, number or array.
 
     >>> import xform as xf
     >>> xf.grad(lambda x: x**3)(2.0)
@@ -52,10 +54,10 @@ def grad(
 
 def value_and_grad(
     fun: Function,
-    argnums: int | Sequence[int] | None = None,
+    argnums: SupportsIndex | Sequence[SupportsIndex] | None = None,
+    has_aux: bool = False,
     *,
     argnames: str | Sequence[str] | None = None,
-    has_aux: bool = False,
 ) -> Function:
     """Return the function that computes `(value, gradient)`, with aux `((value, aux), gradient)`.
 
@@ -75,7 +77,9 @@ def value_and_grad(
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
         keep = holds_value(args) or bool(kwargs and holds_value(kwargs.values()))
         leaves, structure = tree.flatten(chosen.pick(args, kwargs))
-        with Grad() as tape:
+        tape = Grad()
+        tape.site = chosen.site
+        with tape:
             handles = attach_all(tape, leaves, structure, chosen)
             new_args, new_kwargs = chosen.put(args, kwargs, tree.unflatten(structure, handles))
             out = fun(*new_args, **new_kwargs)
@@ -107,11 +111,15 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     >>> float(vjp_fn(np.array(2.0))[0])
     2.0
     """
+    require_function(fun, "vjp")
+    label = getattr(fun, "__name__", "fun")
+    what = f"vjp of {label}"
     keep = any(isinstance(leaf, Value) for leaf in tree.leaves(primals))
     with Grad() as tape:
         paths = tree.flatten_with_paths(primals)[0]
         for path, leaf in paths:
-            require_inexact(leaf, f"vjp: argument {path}")
+            require_array(leaf, f"{what}: argument {path}", "bind it with functools.partial")
+            require_inexact(leaf, f"{what}: argument {path}")
         handles = tree.map(tape.attach, primals)
         out = fun(*handles)
         aux = None
@@ -119,8 +127,9 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
             out, aux = pair_of(out, fun)
     plain = unwrapped(tape, out)
     leaves, structure = tree.flatten(plain)
+    for leaf, path in zip(leaves, structure.paths(), strict=True):
+        require_array(leaf, f"{what}: the output{path and f' {path}'}", "return it with has_aux=True")
     avals = [aval_of(leaf) for leaf in leaves]
-    label = getattr(fun, "__name__", "fun")
 
     @boundary
     def vjp_fn(*cotangents: Any) -> tuple[Any, ...]:
@@ -156,30 +165,33 @@ class Chosen:
     """Which arguments of a function are differentiated."""
 
     def __init__(
-        self, fun: Function, argnums: int | Sequence[int] | None, argnames: str | Sequence[str] | None
+        self,
+        fun: Function,
+        argnums: SupportsIndex | Sequence[SupportsIndex] | None,
+        argnames: str | Sequence[str] | None,
+        what: str = "grad",
     ) -> None:
-        self.fun = getattr(fun, "__name__", repr(fun))
-        self.single = isinstance(argnums, int) and argnames is None
-        self.positions: tuple[int, ...] = (
-            () if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
-        )
+        require_function(fun, what)
+        self.what = f"{what} of {getattr(fun, '__name__', repr(fun))}"
+        code = getattr(fun, "__code__", None)
+        self.site = None if code is None else (code.co_filename, code.co_firstlineno)
+        self.single = argnums is not None and argnames is None and not is_several(argnums)
+        self.positions: tuple[int, ...] = () if argnums is None else given_numbers(argnums, self.what)
         self.one_name = isinstance(argnames, str)
-        self.names: tuple[str, ...] = (
-            () if argnames is None else (argnames,) if isinstance(argnames, str) else tuple(argnames)
-        )
+        self.names: tuple[str, ...] = () if argnames is None else given_names(argnames, self.what)
 
     def pick(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the chosen arguments: one, a tuple, a dict by name, or both."""
         if len({position % len(args) for position in self.positions if args}) < len(self.positions):
-            msg = f"grad of {self.fun}: argnums={self.positions} names an argument twice (it has {len(args)})"
+            msg = f"{self.what}: argnums={self.positions} names an argument twice (it has {len(args)})"
             raise GradientError(msg)
         for position in self.positions:
             if not -len(args) <= position < len(args):
-                msg = f"grad of {self.fun}: argnums={position}, but it was called with {len(args)} positional arguments"
+                msg = f"{self.what}: argnums={position}, but it was called with {len(args)} positional arguments"
                 raise GradientError(msg)
         for name in self.names:
             if name not in kwargs:
-                msg = f"grad of {self.fun}: argnames has {name!r}; pass it by keyword (got {sorted(kwargs)})"
+                msg = f"{self.what}: argnames has {name!r}; pass it by keyword (got {sorted(kwargs)})"
                 raise GradientError(msg)
         positional = tuple(args[position] for position in self.positions)
         if not self.names:
@@ -227,13 +239,21 @@ def holds_value(arguments: Iterable[Any]) -> bool:
 
 
 def attach_all(tape: Grad, leaves: list[Any], structure: tree.Structure, chosen: Chosen) -> list[Any]:
-    """Attach every leaf; an integer leaf raises and names its path."""
+    """Attach every leaf; one that is an integer, or no array, raises and names its path."""
     for position, leaf in enumerate(leaves):
         if not (isinstance(leaf, Value) or is_raw(leaf)) or not is_inexact(leaf):
             path = structure.paths()[position]
-            what = f"leaf {path}" if path else "argument"
-            require_inexact(leaf, f"grad of {chosen.fun}: the {what}")
+            what = f"{chosen.what}: the {f'leaf {path}' if path else 'argument'}"
+            require_array(leaf, what, "leave it out of argnums, or close over it")
+            require_inexact(leaf, what)
     return [tape.attach(leaf) for leaf in leaves]
+
+
+def require_array(leaf: Any, what: str, remedy: str) -> None:
+    """Raise `OperandTypeError` for a leaf that is no array."""
+    if not isinstance(leaf, Value) and not is_raw(leaf):
+        msg = f"{what} is {type(leaf).__name__}, no array: {leaf!r:.60}; {remedy}"
+        raise OperandTypeError(msg, value=leaf)
 
 
 def require_scalar(out: Any) -> None:
@@ -241,7 +261,7 @@ def require_scalar(out: Any) -> None:
     if isinstance(out, Value) and shape_of(out) == () and dtype_of(out).kind == "f":
         return
     message = "Gradient only defined for scalar-output functions. Output "
-    if isinstance(out, tuple | list | dict) or out is None:
+    if not isinstance(out, Value) and not is_raw(out):
         found = f"a {type(out).__name__}: {tree.structure(out)}"
         msg = f"{message}was {found}; return one scalar, or use has_aux=True or vjp"
         raise GradientError(msg, output=out)
@@ -252,7 +272,7 @@ def require_scalar(out: Any) -> None:
         msg = f"{message}had shape: {aval.shape}; {hint}."
         raise GradientError(msg, output=out)
     if aval.dtype.kind == "c":
-        msg = f"{message}had dtype {aval.dtype}; take its real part, its abs, or pass holomorphic=True."
+        msg = f"{message}had dtype {aval.dtype}; take its real part or its abs."
         raise GradientError(msg, output=out)
     if aval.dtype.kind != "f":
         msg = f"{message}had dtype {aval.dtype}; gradients need a floating point output."

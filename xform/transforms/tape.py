@@ -14,28 +14,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
 
-from xform.core.aval import Aval, aval_of
-from xform.core.backend import HOST_TYPES, is_raw
+from xform.core.aval import Aval, aval_of, dtype_of
+from xform.core.backend import HOST_TYPES, SCALAR_TYPES, is_raw
 from xform.core.errors import RuleError
 from xform.core.operator import Operator
 from xform.core.place import Place
 from xform.core.rules import settle_dtype
 from xform.core.source import Site, describe, is_internal
-from xform.core.stack import apply
+from xform.core.stack import apply, is_watched
 from xform.core.value import Value
 from xform.layers import lifted
 from xform.ops.arithmetic import add
+from xform.ops.base import native
 from xform.ops.create import zeros
 from xform.ops.placement import make_put
 from xform.ops.structural import scoped
-from xform.transforms.plans import ADJUST, CALL, LEAF, MANY, OUTPUT, PASS, RESHAPE, SCATTER, Entry, names, steps
+from xform.transforms.plans import (
+    ADJUST,
+    ARRAY_TYPES,
+    CALL,
+    LEAF,
+    MANY,
+    OUTPUT,
+    PASS,
+    RESHAPE,
+    SCATTER,
+    Entry,
+    names,
+    steps,
+)
 
-__all__ = ["Walk", "collect", "first_consumers", "release", "scope_of"]
+__all__ = ["Walk", "collect", "first_consumers", "in_dtype_of", "release", "scope_of"]
 
 # ------------------------------------------------------------------ backward
 
@@ -165,6 +179,7 @@ class Walk:
         """Visit entries with something below: each step in its scope, with the forward line."""
         entries, cotangents = self.entries, self.cotangents
         entry: Entry | None = None
+        silent = nullcontext() if not is_watched() else None
         try:
             for sequence in range(start, stop - 1, -1):
                 entry = entries[sequence]
@@ -173,7 +188,7 @@ class Walk:
                 entries[sequence] = None
                 if entry[1] == LEAF:
                     continue
-                with backward_place(entry):
+                with silent or backward_place(entry):
                     cotangent = self.take(sequence)
                     cotangents[sequence] = None
                     if cotangent is not None:
@@ -287,6 +302,23 @@ def shielded(x: Any) -> Any:
     return view
 
 
+def in_dtype_of(cotangent: Any, own: Any) -> Any:
+    """Return a cotangent in the dtype of its primal, byte order and Python type included; of complex the real part."""
+    kind = type(own)
+    if kind in SCALAR_TYPES:
+        found = cotangent if type(cotangent) in SCALAR_TYPES or isinstance(cotangent, Value) else cotangent.item()
+        if type(found) is kind or isinstance(found, Value):
+            return found
+        return kind(found.real if kind is not complex else found)
+    if kind not in ARRAY_TYPES or type(cotangent) not in ARRAY_TYPES:
+        same = native(dtype_of(own)) == native(dtype_of(cotangent))
+        return cotangent if same or type(cotangent) in SCALAR_TYPES else settle_dtype(cotangent, own)
+    want, have = own.dtype, cotangent.dtype
+    if have is want or have == want:
+        return cotangent
+    return (cotangent.real if have.kind == "c" and want.kind != "c" else cotangent).astype(want)
+
+
 def step_of(code: int, cotangent: Any, residual: Any) -> Any:
     """Run one step."""
     step = steps[code]
@@ -338,7 +370,15 @@ def release(error: BaseException) -> None:
 
 
 def note(error: Exception, entry: Entry | None) -> None:
-    """Tell in an error of the backward phase which forward line it belongs to."""
-    if entry is not None and entry[3] is not None:
-        site: Site | None = entry[3].site
-        error.add_note(f"in the backward of {entry_name(entry)}, recorded at {describe(site)}")
+    """Tell in an error of the backward phase which operation it belongs to, and its forward line where that is kept.
+
+    With nothing below, operations of built-in operators keep no line (500 ns each); a layer below, `xf.Profile()` say,
+    makes the tape keep it.
+    """
+    if entry is None:
+        return
+    if entry[3] is None:
+        error.add_note(f"in the backward of {entry_name(entry)}; with xf.NanGuard() around, its line is known")
+        return
+    site: Site | None = entry[3].site
+    error.add_note(f"in the backward of {entry_name(entry)}, recorded at {describe(site)}")
