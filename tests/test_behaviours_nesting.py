@@ -1,4 +1,4 @@
-"""Nested tapes and custom gradients, row by row: `behaviours.md` section 1, rows 23 to 33."""
+"""Nested tapes and custom gradients, one behaviour a test, numbered 23 to 33; the first 22 are test_behaviours_tape."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The tape, row by row: `behaviours.md` section 1, rows 1 to 22; 23 to 33 are in test_behaviours_nesting."""
+"""The tape, one behaviour a test, numbered 1 to 22: walking, freeing, identity, indexing, broadcasting, callbacks."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""Tracing, row by row: `behaviours.md` section 2, the rows of this step, each as a test named after it."""
+"""Tracing, one behaviour a test, numbered: first calls record and later ones replay, whatever the arguments are."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Bad input (issue, section 7): each error names operator, argument and remedy, and the stack is as before."""
+"""Bad input: each error names operator, argument and remedy, and the stack is as before."""
 
 import asyncio
 import contextlib

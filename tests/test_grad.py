@@ -1,4 +1,4 @@
-"""The tape as a user meets it: callbacks, attaching, walking, and what gradients are (issue, section 3)."""
+"""The tape as a user meets it: callbacks, attaching, walking, and what gradients are."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""The tape's life: suppression, groups, custom rules, freeing, long chains, nesting, scopes (issue, section 3)."""
+"""The tape's life: suppression, groups, custom rules, freeing, long chains, nesting, scopes."""
 
 import gc
 import subprocess

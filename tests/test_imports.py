@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "xform"
 
-#: from the bottom to the top, as design.md 2 has it; a module imports from its own line and the lines above only
+#: from the bottom to the top; a module imports from its own line and the lines above only
 LAYERS = (
     ("core",),
     ("tree",),

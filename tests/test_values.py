@@ -1,4 +1,4 @@
-"""Values: the table of design section 5 as one test, NumPy's protocols, Python's operators, refused writes."""
+"""Values: what works where as one table, NumPy's protocols, Python's operators, refused writes."""
 
 import math
 import operator
@@ -75,7 +75,7 @@ REMEDIES = {  # what the error under a tape names; elsewhere any of them fits
 }
 ANY_REMEDY = r"xnp\.where|xf\.where|x\.shape|np\.stack|stop_gradient|at\[i\]|outside"
 GROUPS = {"read": READ, "number": NUMBER, "array": ARRAY, "write": WRITE, "print": PRINT, "compare": COMPARE}
-#: group -> on a plain Array, under a tape, under a trace (guards come with issue 3), abstract
+#: group -> on a plain Array, under a tape, under a trace, abstract
 TABLE = {
     "read": ("works", "works", "error", "error"),
     "number": ("works", "error", "error", "error"),
