@@ -120,9 +120,10 @@ def test_row_31_none_in_and_none_out():
     assert seen[0][1] is None
     with xf.Grad() as tape:
         x = tape.attach(1.0)
-        pair(x, x)
-        assert tape.gradient(x * 5.0, x) == 5.0
-    assert len(seen) == 1  # not called when every cotangent is missing
+        first, second = pair(x, x)
+        stopped = xf.custom_gradient(lambda x: (x * 1.0, None), lambda _, t: None)
+        assert tape.gradient(x * 5.0 + stopped(first) + stopped(second), x) == 5.0
+    assert len(seen) == 1  # reached, and not called when every cotangent is missing
 
 
 def test_row_32_one_path_blocked_the_other_counted():
@@ -131,10 +132,32 @@ def test_row_32_one_path_blocked_the_other_counted():
         assert xf.grad(lambda x, block=block: 3.0 * block(x) + 4.0 * x)(2.0) == 4.0
 
 
+class Model:
+    """An object with a custom function and weights."""
+
+    def __init__(self, activation, weights):
+        self.activation, self.weights, self.last = activation, weights.copy(), None
+
+    def __call__(self, x):
+        return self.activation(x) * self.weights
+
+
 def test_row_33_deepcopy_wrong_argument_and_forward_in_place():
     square = xf.custom_gradient(lambda x: (x * x, x), lambda x, t: t * 2.0 * x)
-    model = copy.deepcopy({"f": square, "w": X})
-    assert_allclose(xf.vjp(model["f"], model["w"])[1](ONES)[0], 2 * X)
+    model = Model(square, X)
+    with xf.Grad() as tape:
+        model.last = tape.attach(X)  # a tracked value that the object holds on to
+        model(model.last)
+        copied = copy.deepcopy(model)
+        assert copied is not model
+        assert copied.weights is not model.weights
+        assert_array_equal(copied.weights, X)
+        assert copied.last is model.last
+        assert_allclose(tape.gradient(copied(copied.last), copied.last, ONES), 2 * X * X)  # residuals survive
+    model.weights[:] = np.nan  # the copy has its own
+    assert_allclose(xf.vjp(copied, X)[1](ONES)[0], 2 * X * copied.weights)
+    assert_allclose(xf.grad(lambda x: xf.grad(lambda y: copied(y).sum())(x).sum())(X), 2 * copied.weights)
+    assert_array_equal(copied.weights, X)
     with pytest.raises(TypeError, match="argument 1 is str"):
         xf.custom_gradient(lambda x, y: (x, None), lambda _, t: (t, None))(X, "text")
 

@@ -79,13 +79,13 @@ EXTREMA = [
 ]
 
 STATISTICS = [
-    case("var", xnp.var, x),
-    case("var axis", lambda a: xnp.var(a * a, axis=1, ddof=1), x),
-    case("var axes kept", lambda a: xnp.var(a, axis=(0, 2), keepdims=True), cube),
-    case("var correction", lambda a: xnp.var(a, correction=0.5), x),
-    case("std", xnp.std, x),
-    case("std axis", lambda a: xnp.std(a * a, axis=0, keepdims=True), x),
-    case("std axes", lambda a: xnp.std(a, axis=(0, 2), ddof=1), cube),
+    case("var", xnp.var, x, complex=True),
+    case("var axis", lambda a: xnp.var(a * a, axis=1, ddof=1), x, complex=True),
+    case("var axes kept", lambda a: xnp.var(a, axis=(0, 2), keepdims=True), cube, complex=True),
+    case("var correction", lambda a: xnp.var(a, correction=0.5), x, complex=True),
+    case("std", xnp.std, x, complex=True),
+    case("std axis", lambda a: xnp.std(a * a, axis=0, keepdims=True), x, complex=True),
+    case("std axes", lambda a: xnp.std(a, axis=(0, 2), ddof=1), cube, complex=True),
     case("logsumexp", xnp.logsumexp, x, complex=True),
     case("logsumexp axis", lambda a: xnp.logsumexp(a, axis=-1), x, complex=True),
     case("logsumexp axes kept", lambda a: xnp.logsumexp(a, axis=(0, 2), keepdims=True), cube, complex=True),

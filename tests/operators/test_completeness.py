@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from typeguard import suppress_type_checks
@@ -83,6 +85,14 @@ def met() -> set[str]:
             with suppress(Exception), suppress_type_checks():  # a row that fails is red elsewhere
                 found |= {type(op).__name__ for op, _ in operations(row, "float64", backward=backward)}
     return found
+
+
+def test_reasons_name_tests_that_are_there():
+    tests = {path.stem: path.read_text() for path in Path(__file__).parent.parent.rglob("test_*.py")}
+    for kind, why in WITHOUT_ROW.items():
+        for name in re.findall(r"test_\w+", why):
+            spelled = re.sub(r"(?<!^)(?=[A-Z])", "_", kind).lower()
+            assert kind in tests[name] or spelled in tests[name], f"{kind}: {name} does not speak of it"
 
 
 @classes

@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import numpy as np
-
 from xform import tree
 from xform.core.aval import alike, aval_of
 from xform.core.backend import HOST_TYPES
@@ -22,7 +20,7 @@ from xform.ops.create import zeros_like
 from xform.ops.structural import refuse_tracked
 from xform.transforms.grad import unshared
 from xform.transforms.operands import delivered, for_rule, is_bare, label_of, site_of, taken_in
-from xform.transforms.plans import NOTHING, OUT
+from xform.transforms.plans import NOTHING
 from xform.transforms.recorder import Trace, TraceValue
 from xform.transforms.recording import is_inexact
 from xform.transforms.reverse import holds_value, pair_of
@@ -195,7 +193,7 @@ def _level(layer: Forward, below: Level) -> Level:  # noqa: C901, PLR0915  (stra
             _set(below)
             try:
                 out = below_unary(op, data)
-                part = pushed(op, rule, 0, x.tangent, (data,), out)
+                part = pushed(op, rule, 0, x.tangent, (data, out))
                 if not alike(data, out):
                     part = settle(part, out)
             finally:
@@ -230,10 +228,10 @@ def _level(layer: Forward, below: Level) -> Level:  # noqa: C901, PLR0915  (stra
             out = below_binary(op, a, b)
             fits = False
             if left and rule.functions[0] is not None:
-                total = pushed(op, rule, 0, x.tangent, (a, b), out)
+                total = pushed(op, rule, 0, x.tangent, (a, b, out))
                 fits = alike(a, out)
             if right and rule.functions[1] is not None:
-                part = pushed(op, rule, 1, y.tangent, (a, b), out)
+                part = pushed(op, rule, 1, y.tangent, (a, b, out))
                 total = part if total is None else total + part
                 fits = fits or alike(b, out)
             if total is None:
@@ -257,18 +255,18 @@ def _level(layer: Forward, below: Level) -> Level:  # noqa: C901, PLR0915  (stra
     return Level(layer, below, interpret, unary, binary)
 
 
-def pushed(op: Operator, rule: Partials, operand: int, tangent: Any, primals: tuple[Any, ...], out: Any) -> Any:
-    """Return one operand's part of a tangent: the partial derivative, linear in the operand's own tangent."""
+def pushed(op: Operator, rule: Partials, operand: int, tangent: Any, known: tuple[Any, ...]) -> Any:
+    """Return one operand's part of a tangent, linear in its own; `known` are the operands and the result."""
     fn: Any = rule.functions[operand]
     plan = op.plan
     if plan is None or plan.rule is not rule:
-        return fn(tangent, *rule.residual(operand, op, primals, out))
+        return fn(tangent, *rule.residual(operand, op, known[:-1], known[-1]))
     save = plan.saves[operand]  # as a tape reads it: 1 us less
     if save >= 0:
-        return fn(tangent, primals[save])
+        return fn(tangent, known[save])
     if save == NOTHING:
         return fn(tangent)
-    return fn(tangent, out) if save == OUT else fn(tangent, *rule.residual(operand, op, primals, out))
+    return fn(tangent, *rule.residual(operand, op, known[:-1], known[-1]))
 
 
 def _paired(layer: Forward, op: Operator, out: Any, tangent: Any) -> Any:

@@ -68,7 +68,7 @@ def writeable(leaf: Any) -> Any:
 
 
 def site_of(fun: Callable[..., Any]) -> Site | None:
-    """Return where a function was written, None for what is not Python: it stands for a place that costs a frame walk."""
+    """Return where a function was written, None for what is not Python: cheaper than a frame walk."""
     code = getattr(fun, "__code__", None)
     return None if code is None else (code.co_filename, code.co_firstlineno)
 
