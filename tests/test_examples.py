@@ -115,7 +115,7 @@ def test_tour(tmp_path):
     assert line_of(out, "the stack, top first:") == "Names()"
     assert line_of(out, "below grad it sees the backward, too:").startswith("Sin Mul Sum ")
     assert "Cos" in line_of(out, "below grad it sees the backward, too:").split()
-    assert line_of(out, "all layers by name:") == "device grad names nan_guard profile trace"
+    assert line_of(out, "all layers by name:") == "batch device forward grad names nan_guard profile trace"
 
 
 def test_script_with_apply(tmp_path):

@@ -81,6 +81,55 @@ def test_imports_point_down(module):
     assert not upward, f"{module} imports from above: {upward}"
 
 
+#: modules that name others above them in strings, to import them when they are asked for, and why they may
+BY_NAME = {
+    "xform.core.devices": ("a backend that is not built in is looked up when its name is asked for", {"xform.plugins"}),
+    "xform.values": ("`x.__array_namespace__()` gives the namespace, which stands on values", {"xform.numpy"}),
+    "xform.plugins": (
+        "the layers that come with xform are known by name, as those of plugins are, and loaded when asked for",
+        {
+            f"xform.transforms.{name}"
+            for name in ("batch", "device", "forward", "grad", "nan_guard", "profile", "trace")
+        },
+    ),
+}
+
+
+def named(module: str) -> list[tuple[str, int]]:
+    """Return the modules of xform that stand above a module and whose names are strings in it, with the line."""
+    tree = ast.parse(MODULES[module].read_text())
+    passed = {  # docstrings, and what a name is compared with
+        id(argument)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith"
+        for argument in node.args
+    }
+    passed |= {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    strings = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    found = [(n.value.partition(":")[0], n.lineno) for n in strings if id(n) not in passed]
+    return [(name, line) for name, line in found if name in MODULES and "." in name and rank(name) > rank(module)]
+
+
+@modules
+def test_no_string_points_up_but_where_it_is_said_why(module):
+    why, allowed = BY_NAME.get(module, ("", set()))
+    assert {name for name, _ in named(module)} == allowed, why
+
+
+@pytest.mark.parametrize("module", ["xform.core.bottom", "xform.ops.base"])
+def test_a_planted_string_that_points_up_is_found(module, tmp_path, monkeypatch):
+    path = tmp_path / "planted.py"
+    path.write_text('"""xform.transforms.grad"""\nimport importlib\nimportlib.import_module("xform.transforms.grad")\n')
+    monkeypatch.setitem(MODULES, module, path)
+    assert named(module) == [("xform.transforms.grad", 3)]
+
+
 @modules
 def test_no_xform_import_hides_in_a_function(module):
     hidden = [f"line {line}: {name}" for name, line, inside in imports(module) if inside]

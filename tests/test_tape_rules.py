@@ -255,21 +255,6 @@ def test_a_closure_keeps_the_record_when_nothing_else_does(below):
 
 
 @everywhere
-def test_freeze_keeps_what_the_last_value_stands_on(below):
-    with below(), xf.Grad() as tape:
-        x = tape.attach(X)
-        h = np.sin(x)
-        y = h * x
-        tape.freeze()
-        frozen = h + 1.0
-        del h
-        gc.collect()
-        found = tape.gradient(y, x, ONES)
-    assert not tape.is_attached(frozen)
-    assert_allclose(xf.concrete(found), np.cos(X) * X + np.sin(X))
-
-
-@everywhere
 def test_a_tape_with_a_custom_gradient_is_freed_without_the_collector(below):
     custom = xf.custom_gradient(lambda x: (np.sin(x), x), lambda x, t: t * np.cos(x))
 

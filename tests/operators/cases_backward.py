@@ -7,7 +7,6 @@ import numpy as np
 from tests.operators.case import case
 from xform import ops
 from xform.core.stack import apply
-from xform.ops.updates_nonlinear import Occurrence, Planes
 
 x = np.array([[0.5, -1.25, 2.0], [1.5, 0.75, -0.25]])
 v = np.array([0.5, -1.5, 2.0, 0.75])
@@ -31,8 +30,6 @@ TRANSPOSES = [
 
 SHARES = [
     case("share", lambda a, b: apply(ops.Share(), a, b), x, x[:1] * 1.0, order=0),
-    case("shares", lambda a, m: apply(ops.Shares((1,)), a, m), ties, np.max(ties, 1, keepdims=True), order=0),
-    case("shares of all", lambda a: apply(ops.Shares((0, 1)), a, 2.0), ties, order=0),
     case("constant", lambda a: apply(ops.Constant((1,)), a), ties, order=0),
     case("softmax", lambda a: apply(ops.Softmax((1,)), a), x, complex=True),
     case("softmax axes", lambda a: apply(ops.Softmax((0, 2)), a), cube, complex=True),

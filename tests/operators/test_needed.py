@@ -1,4 +1,4 @@
-"""Every reverse rule is asked for the cotangent of one operand at a time: it gives that one, and None for the others."""
+"""Every reverse rule asked for the cotangent of one operand at a time gives that one, and None for the others."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from xform.core.rules import batch_rule, jvp_rule, like_of, vjp_rule
 from xform.core.stack import BOTTOM, apply, cursor
 from xform.ops import selection, shapes
 from xform.ops.base import native
+from xform.ops.batching import align
 from xform.ops.reductions import (
     HALF,
     Batched,
@@ -111,10 +112,10 @@ jvp_rule.none(Shares, why="it is piecewise constant")
 
 @batch_rule(Shares)
 def shares_batch(op: Shares, size: int, values: tuple[Any, ...], axes: tuple[Any, ...]) -> Batched:
-    """Bring the batch to the front of both operands."""
+    """Bring the batch to the front of both operands; an extremum of everything is a number in each lane."""
+    ndim = ndim_of(values[0]) - (axes[0] is not None)
     fronted = [
-        shapes.expand_dims(v, 0) if axis is None else shapes.moveaxis(v, axis, 0)
-        for v, axis in zip(values, axes, strict=True)
+        shapes.expand_dims(v, 0) if axis is None else align(v, axis, ndim) for v, axis in zip(values, axes, strict=True)
     ]
     return apply(Shares(tuple(i + 1 for i in op.axis)), *fronted), 0
 
