@@ -168,7 +168,9 @@ class Observer(Transformation):
     """A layer that watches: it changes no operation and no value.
 
     A simple one writes `observe(op, inputs, outputs)`; the full protocol is `before`, `after`, `failed`. Hooks run with
-    the cursor below. An observer that saw no operation warns when it is left.
+    the cursor below. An observer that saw no operation warns when it is left. Above a recorder it leaves an operator in
+    the program, which calls `before` and `after` once the operation has run, now and on each replay: what they see is
+    right, but a time between them is not the operation's.
 
     >>> import xform as xf, xform.numpy as xnp
     >>> class Names(xf.Observer):
