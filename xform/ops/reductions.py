@@ -144,6 +144,8 @@ def whole(t: Any, op: Reduction, like: Any) -> Any:
     """Give what a reduction returned its reduced axes back, with length 1."""
     if op.keepdims or not op.axis or len(op.axis) == len(like.shape):
         return t
+    if type(t) is _ndarray and isinstance(like, Aval):  # 1 us, where the operator takes 9
+        return t.reshape([1 if axis in op.axis else length for axis, length in enumerate(like.shape)])
     return shapes.expand_dims(t, op.axis)
 
 
