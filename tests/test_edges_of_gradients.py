@@ -107,3 +107,26 @@ def test_a_tape_that_has_ended_does_not_record_through_a_carried_stack():
     with pytest.raises(EscapedValueError):
         carried()
     assert_array_equal(read(), X)
+
+
+class CosForSin(xf.Transformation):
+    def interpret(self, op, values):
+        return xf.apply(xf.ops.Cos() if op == xf.ops.Sin() else op, *values)
+
+
+@pytest.mark.parametrize("x", [0.5, 0.5 + 1j, np.float64(0.5), np.array(0.5)])
+def test_a_decorated_layer_sees_python_numbers(x):
+    out = CosForSin()(lambda v: np.sin(v) * v)(x)
+    assert not isinstance(out, xf.Value)
+    assert_allclose(out, np.cos(x) * x)
+
+
+def test_a_decorated_layer_leaves_counts_and_flags_alone():
+    def repeated(x, count, *, flag):
+        assert type(count) is int
+        assert flag is True
+        for _ in range(count):
+            x = np.sin(x)
+        return x
+
+    assert_allclose(CosForSin()(repeated)(0.5, 2, flag=True), np.cos(np.cos(0.5)))

@@ -27,7 +27,7 @@ def decorated(layer: Transformation, fun: Callable[..., Any]) -> Callable[..., A
 
     def raised(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, bool]:
         keep = any(isinstance(leaf, Value) for leaf in tree.leaves((args, kwargs)))
-        return *tree.map(lifted, (args, kwargs)), keep
+        return *tree.map(lifted_argument, (args, kwargs)), keep
 
     def lowered(out: Any, *, keep: bool) -> Any:
         out = tree.map(layer.unwrap, out)
@@ -55,6 +55,18 @@ def decorated(layer: Transformation, fun: Callable[..., Any]) -> Callable[..., A
         return lowered(out, keep=keep)
 
     return under
+
+
+def lifted_argument(x: Any) -> Any:
+    """Lift an argument of a decorated function: arrays, and numbers that a computation may start from.
+
+    An int or a bool stays what it is: it may be a count, an axis or a flag.
+    """
+    if type(x) in (float, complex):
+        out = Array()
+        out.data = x
+        return out
+    return lifted(x)
 
 
 def lifted(x: Any) -> Any:

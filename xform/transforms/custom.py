@@ -115,7 +115,10 @@ def set_gradient_vjp(op: SetGradient, needed: tuple[bool, ...], *operands: Any) 
 @jvp_rule(CustomGradient, SetGradient)
 def custom_gradient_jvp(op: Operator, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
     """Refuse: the user gave a reverse rule alone."""
-    msg = f"{op.name} has a reverse rule alone; for forward mode write c = xf.custom_vjp(f) with c.defvjp and c.defjvp"
+    msg = (
+        f"{op.name}: custom_gradient has a reverse rule alone; use reverse mode (grad, jacrev), or write an "
+        "xf.Operator with xf.vjp_rule and xf.jvp_rule"
+    )
     raise MissingRuleError(msg, op=op)
 
 
