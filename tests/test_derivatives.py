@@ -417,3 +417,12 @@ def test_triples(names, program):
         make, meaning = TRANSFORMATIONS[name]
         rough, found = meaning(found), make(found)
     assert_allclose(found(X), rough(X), rtol=2e-5, atol=2e-7)
+
+
+@pytest.mark.parametrize("derivative", [xf.jacfwd, xf.jacrev, xf.jacobian, xf.hessian])
+def test_has_aux_stands_third_as_in_grad(derivative):
+    x = np.array([1.0, 2.0])
+    found, aux = derivative(lambda v: (np.sum(v**3), v + 1.0), 0, True)(x)
+    want = np.diag(6 * x) if derivative is xf.hessian else 3 * x**2
+    np.testing.assert_allclose(found, want)
+    np.testing.assert_array_equal(aux, x + 1.0)

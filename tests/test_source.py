@@ -207,7 +207,7 @@ def slanted(x):
 """
 
 
-@pytest.fixture(params=["<ipython-input-1>", "/tmp/ipykernel_77/1234.py"])
+@pytest.fixture(params=["<ipython-input-1>", "ipykernel_77/1234.py"])
 def cell(request, monkeypatch):
     """A function of a cell, compiled as notebooks do: no such file is there, the text is in the cache of lines."""
     lines = CELL.splitlines(keepends=True)

@@ -43,9 +43,9 @@ Argnames = str | Sequence[str] | None
 def jacfwd(
     fun: Function,
     argnums: Argnums = None,
+    has_aux: bool = False,
     *,
     argnames: Argnames = None,
-    has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Function:
     """Return the function that computes the Jacobian of `fun` in forward mode: good where the output is the larger.
@@ -92,9 +92,9 @@ def jacfwd(
 def jacrev(
     fun: Function,
     argnums: Argnums = None,
+    has_aux: bool = False,
     *,
     argnames: Argnames = None,
-    has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Function:
     """Return the function that computes the Jacobian of `fun` in reverse mode: good where the arguments are the larger.
@@ -114,9 +114,9 @@ def jacrev(
 def jacobian(
     fun: Function,
     argnums: Argnums = None,
+    has_aux: bool = False,
     *,
     argnames: Argnames = None,
-    has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Function:
     """Return the function that computes the Jacobian of `fun`; the same as `jacrev`.
@@ -174,9 +174,9 @@ def rows_of(tape: Grad, outs: list[Any], handles: list[Any]) -> list[Any]:
 def hessian(
     fun: Function,
     argnums: Argnums = None,
+    has_aux: bool = False,
     *,
     argnames: Argnames = None,
-    has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Function:
     """Return the function that computes the Hessian of `fun`: the forward Jacobian of its reverse Jacobian.
