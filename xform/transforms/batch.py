@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from xform.core.errors import HostReadError, LayerError, MissingRuleError, Opera
 from xform.core.operator import Operator
 from xform.core.rules import NoRule, batch_rule
 from xform.core.source import Site, boundary, describe, user_site
-from xform.core.stack import Interpret, Level, Transformation, apply, cursor
+from xform.core.stack import Interpret, Level, apply, cursor
 from xform.core.value import Array, Value
 from xform.layers import lifted
 from xform.ops.base import elementwise_batch
@@ -25,7 +25,7 @@ from xform.ops.shapes import moveaxis
 from xform.ops.stacking import concatenate
 from xform.transforms.axes import InAxes, out_axes_for
 from xform.transforms.lanes import check_rule, lane_by_lane
-from xform.transforms.operands import delivered, for_rule, is_bare, label_of, site_of, taken_in, writeable
+from xform.transforms.operands import OneBlock, delivered, for_rule, is_bare, label_of, site_of, taken_in, writeable
 from xform.transforms.reverse import holds_value
 
 __all__ = ["Batch", "BatchValue", "vmap"]
@@ -52,7 +52,7 @@ class BatchValue(Value):
         return Aval(shape[:axis] + shape[axis + 1 :], whole.dtype)
 
 
-class Batch(Transformation):
+class Batch(OneBlock):
     """The layer that runs operations on `size` lanes at once.
 
     1. `attach(x, axis)` makes a batched value, which looks like one lane; an operation on batched values becomes
@@ -70,31 +70,12 @@ class Batch(Transformation):
     ((2,), array([ 2., 10., 18.]))
     """
 
-    effect = "wraps"
-    refuses: ClassVar[tuple[str, ...]] = ("rewrites",)
-    watches = False
-
     def __init__(self, size: int, name: str | None = None, *, site: Site | None = None) -> None:
         self.size = size
-        self.name = f"batch#{next(_counter)}" if name is None else name
-        self.site = site  # where it was made: for messages
-        self._used = False
+        super().__init__(f"batch#{next(_counter)}" if name is None else name, site)
 
     def __repr__(self) -> str:
         return f"Batch({self.size}, {self.name})"
-
-    def on_register(self) -> None:
-        """Remember where the block began; a batch layer serves one block."""
-        if self._used:
-            msg = f"{self!r} has served a block already; make another xf.Batch({self.size})"
-            raise LayerError(msg, layer=self)
-        self._used = True
-        if self.site is None:
-            self.site = user_site()
-
-    def on_unregister(self) -> None:
-        """End the block: results can still be lowered."""
-        self.ended = True
 
     def place_on(self, below: Level) -> Level:
         """Return the level at which this layer interprets."""

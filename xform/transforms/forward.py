@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from xform import tree
 from xform.core.aval import alike, aval_of
@@ -12,14 +12,14 @@ from xform.core.backend import HOST_TYPES
 from xform.core.errors import GradientError, LayerError
 from xform.core.operator import Operator
 from xform.core.rules import Linear, NoRule, Partials, jvp_of, jvp_rule, settle
-from xform.core.source import Site, boundary, user_site
-from xform.core.stack import Interpret, Level, Transformation, apply, check_rewriters, cursor
+from xform.core.source import Site, boundary
+from xform.core.stack import Interpret, Level, apply, check_rewriters, cursor
 from xform.core.value import Value
 from xform.layers import lifted
 from xform.ops.create import zeros_like
 from xform.ops.structural import refuse_tracked
 from xform.transforms.grad import unshared
-from xform.transforms.operands import delivered, for_rule, is_bare, label_of, site_of, taken_in
+from xform.transforms.operands import OneBlock, delivered, for_rule, is_bare, label_of, site_of, taken_in
 from xform.transforms.plans import NOTHING
 from xform.transforms.recorder import Trace, TraceValue
 from xform.transforms.recording import is_inexact
@@ -42,7 +42,7 @@ class DualValue(Value):
     tangent: Any
 
 
-class Forward(Transformation):
+class Forward(OneBlock):
     """The layer that computes, with every value, its tangent: the derivative along one direction.
 
     1. `attach(x, tangent)` makes a dual value; an operation on dual values becomes its forward rule, whose operations
@@ -58,30 +58,11 @@ class Forward(Transformation):
     (0.0, 2.0)
     """
 
-    effect = "wraps"
-    refuses: ClassVar[tuple[str, ...]] = ("rewrites",)
-    watches = False
-
     def __init__(self, name: str | None = None, *, site: Site | None = None) -> None:
-        self.name = f"forward#{next(_counter)}" if name is None else name
-        self.site = site  # where it was made: for messages
-        self._used = False
+        super().__init__(f"forward#{next(_counter)}" if name is None else name, site)
 
     def __repr__(self) -> str:
         return f"Forward({self.name})"
-
-    def on_register(self) -> None:
-        """Remember where the block began; a forward layer serves one block."""
-        if self._used:
-            msg = f"{self!r} has served a block already; make another xf.Forward()"
-            raise LayerError(msg, layer=self)
-        self._used = True
-        if self.site is None:
-            self.site = user_site()
-
-    def on_unregister(self) -> None:
-        """End the block: values can still be read."""
-        self.ended = True
 
     def place_on(self, below: Level) -> Level:
         """Return the level at which this layer interprets."""

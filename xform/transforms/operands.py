@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from xform import tree
 from xform.core.backend import HOST_TYPES
-from xform.core.source import Site
-from xform.core.stack import BOTTOM, Level, cursor
+from xform.core.errors import LayerError
+from xform.core.source import Site, user_site
+from xform.core.stack import BOTTOM, Level, Transformation, cursor
 from xform.core.value import Array, Value
 from xform.layers import lifted
 from xform.transforms.recording import is_foreign
 
-__all__ = ["delivered", "for_rule", "is_bare", "label_of", "site_of", "taken_in", "writeable"]
+__all__ = ["OneBlock", "delivered", "for_rule", "is_bare", "label_of", "site_of", "taken_in", "writeable"]
+
+
+class OneBlock(Transformation):
+    """Base of a layer that wraps values and serves one block: its values end with it."""
+
+    effect = "wraps"
+    refuses: ClassVar[tuple[str, ...]] = ("rewrites",)
+    watches = False
+
+    def __init__(self, name: str, site: Site | None) -> None:
+        self.name = name
+        self.site = site  # where it was made: for messages
+        self._used = False
+
+    def on_register(self) -> None:
+        """Remember where the block began."""
+        if self._used:
+            msg = f"{self!r} has served a block already; make another xf.{type(self).__name__}"
+            raise LayerError(msg, layer=self)
+        self._used = True
+        if self.site is None:
+            self.site = user_site()
+
+    def on_unregister(self) -> None:
+        """End the block: values can still be read."""
+        self.ended = True
 
 
 def is_bare(level: Level | None) -> bool:
