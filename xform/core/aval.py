@@ -119,14 +119,17 @@ def alike(x: Any, out: Any) -> bool:
     >>> alike(np.ones(2), np.zeros(2)), alike(np.ones(2), np.ones(3))
     (True, False)
     """
-    while type(x) is type(out):
-        if type(x) is np.ndarray:
-            return bool(x.shape == out.shape and x.dtype is out.dtype)
+    while (kind := type(x)) is type(out):
+        if kind is np.ndarray:
+            return x.dtype is out.dtype and bool(x.shape == out.shape)
         if not isinstance(x, Value):
             return isinstance(x, np.generic | float | complex)
-        if x.owner is not out.owner or x.data is None or getattr(x, "axis", None) != getattr(out, "axis", None):
+        if x.owner is not out.owner or x.axis != out.axis:
             return False
-        x, out = x.data, out.data
+        x = x.data
+        out = out.data
+        if x is None:
+            return False
     return False
 
 

@@ -150,11 +150,14 @@ def operand_names(kind: OperatorClass) -> tuple[str, ...]:
 class Partials:
     """The local derivatives of an elementwise operator, one function per operand (None: no derivative)."""
 
-    __slots__ = ("functions", "kind", "names", "needs")
+    __slots__ = ("factors", "functions", "kind", "names", "needs")
 
-    def __init__(self, kind: OperatorClass, functions: tuple[Rule | None, ...]) -> None:
+    def __init__(
+        self, kind: OperatorClass, functions: tuple[Rule | None, ...], factors: tuple[Rule, ...] | None = None
+    ) -> None:
         self.kind = kind
         self.functions = functions
+        self.factors = factors
         self.names = operand_names(kind)
         self.needs = tuple(
             () if fn is None else fn.__code__.co_varnames[1 : fn.__code__.co_argcount] for fn in functions
@@ -169,9 +172,9 @@ class Partials:
 
     def residual(self, operand: int, op: Operator, primals: tuple[Any, ...], out: Any) -> tuple[Any, ...]:
         """Return what the function of one operand needs."""
-        names = self.names
+        at = self.names.index
         return tuple(
-            out if name == "out" else op if name == "op" else primals[names.index(name)] for name in self.needs[operand]
+            [out if name == "out" else op if name == "op" else primals[at(name)] for name in self.needs[operand]]
         )
 
     def vjp(self, op: Operator, needed: tuple[bool, ...], *primals: Any) -> tuple[Any, Rule]:
@@ -307,13 +310,17 @@ class Bilinear:
         return out, parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 
-def partials(kind: OperatorClass, *functions: Rule | None) -> None:
+def partials(kind: OperatorClass, *functions: Rule | None, factors: tuple[Rule, ...] | None = None) -> None:
     """Declare both derivatives of an elementwise operator, one function per operand.
+
+    `factors`, for an operator whose derivatives are constant between jumps: one function of the raw operands per
+    operand, which gives what `t` is multiplied by in a small dtype; a tape with nothing below keeps that instead of the
+    operands.
 
     >>> import xform as xf
     >>> partials(xf.ops.Square, lambda t, x: 2.0 * t * x)
     """
-    rule = Partials(kind, functions)
+    rule = Partials(kind, functions, factors)
     vjp_rule.rules[kind] = rule
     jvp_rule.rules[kind] = rule
 

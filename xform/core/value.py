@@ -18,6 +18,7 @@ class Value:
     data: Any
     owner: Any = None
     aval: Any = None
+    axis: Any = None  # where the lanes of a batch lie
 
 
 class Array(Value):

@@ -172,8 +172,30 @@ def unless_nan(y: Any, other: float) -> Any:
 
 
 constant(Share, why="it is constant between its jumps: its derivative is 0")
-partials(Maximum, lambda t, x, y: mul(t, share(x, y)), lambda t, x, y: mul(t, share(y, x)))
-partials(Minimum, lambda t, x, y: mul(t, share(y, x)), lambda t, x, y: mul(t, share(x, y)))
+
+
+def small_share(x: Any, y: Any) -> Any:
+    """Return the share of raw operands as booleans where no two are equal: a quarter of the memory, or less."""
+    return SHARE.evaluate(np, x, y) if np.count_nonzero(np.equal(x, y)) else np.greater(x, y)
+
+
+def small_other(x: Any, y: Any) -> Any:
+    """Return the other operand's share."""
+    return small_share(y, x)
+
+
+partials(
+    Maximum,
+    lambda t, x, y: mul(t, share(x, y)),
+    lambda t, x, y: mul(t, share(y, x)),
+    factors=(small_share, small_other),
+)
+partials(
+    Minimum,
+    lambda t, x, y: mul(t, share(y, x)),
+    lambda t, x, y: mul(t, share(x, y)),
+    factors=(small_other, small_share),
+)
 partials(
     Fmax,
     lambda t, x, y: mul(t, share(x, unless_nan(y, -INFINITY))),

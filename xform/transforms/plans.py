@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -19,11 +20,11 @@ __all__ = ["Entry", "Plan", "plan_of", "record"]
 Entry = tuple[Any, ...]
 Step = Callable[[Any, Any], Any]
 
-LEAF, PASS, MANY, CALL, OUTPUT, SCATTER, ADJUST, RESHAPE, FIRST = range(9)
+LEAF, PASS, MANY, CALL, OUTPUT, SCATTER, ADJUST, RESHAPE, SUM, FIRST = range(10)
 
 #: what a code does, and the name of its operator; an entry holds the small integer
 steps: list[Step | None] = [None] * FIRST
-names: list[str] = ["Leaf", "Identity", "", "", "", "Scatter", "", ""]
+names: list[str] = ["Leaf", "Identity", "", "", "", "Scatter", "", "", ""]
 
 NOTHING, OUT, SEVERAL = -1, -2, -3
 ARRAY_TYPES = HOST_TYPES - {bool, int, float, complex}
@@ -46,8 +47,22 @@ def _reshape(cotangent: Any, residual: Any) -> Any:
     return (cotangent if step is None else step(cotangent, kept)).reshape(shape)
 
 
+def _sum_leading(cotangent: Any, residual: Any) -> Any:
+    """Step of an operand that was broadcast along new leading axes, a bias say: run its own step, then add up."""
+    code, kept, axes, like = residual
+    step = steps[code]
+    part = cotangent if step is None else step(cotangent, kept)
+    if type(part) is np.ndarray and part.dtype is like.dtype:
+        return _add(part, axes)
+    return settle(part, like)
+
+
+_add = np.add.reduce
 steps[ADJUST] = _adjust
 steps[RESHAPE] = _reshape
+steps[SUM] = _sum_leading
+#: steps that run that of another code, the first part of their residual
+AROUND = (ADJUST, RESHAPE, SUM)
 
 
 def fitted(code: int, kept: Any, own: Any, out: Any) -> tuple[int, Any]:
@@ -57,6 +72,9 @@ def fitted(code: int, kept: Any, own: Any, out: Any) -> tuple[int, Any]:
             return code, kept
         if own.size == out.size and own.size:
             return RESHAPE, (code, kept, own.shape)
+        extra = out.ndim - own.ndim
+        if extra and own.shape == out.shape[extra:] and type(own) is np.ndarray:
+            return SUM, (code, kept, tuple(range(extra)), Aval(own.shape, own.dtype))
     return ADJUST, (code, kept, Aval(own.shape, own.dtype) if type(own) is np.ndarray else aval_of(own))
 
 
@@ -72,13 +90,14 @@ class Plan:
 
     `codes[i]` and `saves[i]` belong to operand i: the step, and what it keeps: an operand's position, `OUT`, `NOTHING`,
     or `SEVERAL`. A cotangent that passes unchanged does so under its operator's name there, since something below may
-    see the step. `code`, `save`, `right_code`, `right_save` are those of the first and the last operand on the straight
-    path (of a product: for two matrices).
+    see the step. `code`, `save`, `right_code`, `right_save`, `keep` are those of the first and the last operand on the
+    straight path (of a product: for two matrices). There operations of one operand that have a general rule are known
+    by `single`, those that have none on purpose by `blocked`.
     """
 
     __slots__ = (
-        "builtin", "code", "codes", "fast", "kernel", "linear", "product", "right_code", "right_save", "rule", "save",
-        "saves", "several",
+        "blocked", "builtin", "code", "codes", "fast", "keep", "kernel", "linear", "product", "right_code",
+        "right_save", "rule", "save", "saves", "scatters", "several", "single",
     )  # fmt: skip
 
     def __init__(self, kind: type[Operator], rule: Any) -> None:
@@ -86,13 +105,15 @@ class Plan:
         self.kernel = kind.kernel
         self.builtin = kind.__module__.startswith("xform.ops")
         self.product = isinstance(rule, Bilinear) and rule.flat is not None
-        self.linear = (
-            isinstance(rule, Linear)
-            and rule.accumulate is None
+        plain = (
+            self.builtin
             and len(operand_names(kind)) == 1
-            and not (kind.identity_like or kind.multiple_outputs)
-            and self.builtin
+            and not (kind.identity_like or kind.multiple_outputs or kind.attribute_like)
         )
+        self.linear = plain and isinstance(rule, Linear)
+        self.scatters = isinstance(rule, Linear) and rule.accumulate is not None
+        self.blocked = plain and isinstance(rule, NoRule)
+        self.single = plain and inspect.isfunction(rule)
         self.fast = (
             isinstance(rule, Partials)
             and self.builtin
@@ -106,14 +127,18 @@ class Plan:
         self.saves: tuple[int, ...] = ()
         self.code = self.save = self.right_code = self.right_save = NOTHING
         self.several: Any = None
+        self.keep: Any = None
         if isinstance(rule, Partials):
-            self.several = rule.residual
+            self.several = self.keep = rule.residual
             pairs = [self._partial(rule, operand, kind.__name__) for operand in range(len(rule.functions))]
             self.saves = tuple(save for _, save in pairs)
             self.code, self.save = pairs[0]
             self.right_code, self.right_save = pairs[-1]
             passing = new_code(lambda t, _: t, kind.__name__)
             self.codes = tuple(passing if code == PASS else code for code, _ in pairs)
+            if (factors := rule.factors) is not None:
+                self.code = self.right_code = new_code(_scaled, kind.__name__)
+                self.keep = lambda operand, op, primals, out: factors[operand](*primals)
         elif isinstance(rule, Bilinear):
             self.codes = (_bilinear(rule.left, kind.__name__), _bilinear(rule.right, kind.__name__))
             if rule.flat is not None:
@@ -157,6 +182,11 @@ def _IDENTITY(t: Any) -> Any:
     return t
 
 
+def _scaled(t: Any, factor: Any) -> Any:
+    """Step of an operand whose factor was computed forward: NumPy's cast before takes a third of the one inside."""
+    return t * factor.astype(t.dtype) if type(t) is np.ndarray and factor.dtype is not t.dtype else t * factor
+
+
 def _bilinear(side: Callable[..., Any], name: str) -> int:
     def step(cotangent: Any, residual: Any) -> Any:
         op, other, like = residual
@@ -171,7 +201,10 @@ def _linear(rule: Linear, name: str) -> int:
         found = rule.transpose(op, cotangent, *likes)
         if isinstance(found, tuple):
             found = found[operand]
-        return settle_dtype(found, likes[operand])
+        like = likes[operand]
+        if type(found) is np.ndarray and found.dtype is like.dtype:
+            return found
+        return settle_dtype(found, like)
 
     return new_code(step, name)
 
@@ -202,7 +235,7 @@ def record(  # noqa: PLR0911  (one return for each form of a rule)
     own = [parents[i] for i in tracked]
     if isinstance(rule, Partials):
         out = run(op, data)
-        pairs = [_elementwise(plan, op, data, out, i) for i in tracked if rule.functions[i] is not None]
+        pairs = [elementwise(plan, op, data, out, i) for i in tracked if rule.functions[i] is not None]
         own = [parents[i] for i in tracked if rule.functions[i] is not None]
         return out, _joined(pairs, own)
     if isinstance(rule, Bilinear):
@@ -226,7 +259,8 @@ def record(  # noqa: PLR0911  (one return for each form of a rule)
     return out, (CALL, (pullback, tuple(tracked), op, fill, expected), *own)
 
 
-def _elementwise(plan: Plan, op: Operator, data: tuple[Any, ...], out: Any, operand: int) -> tuple[int, Any]:
+def elementwise(plan: Plan, op: Operator, data: tuple[Any, ...], out: Any, operand: int) -> tuple[int, Any]:
+    """Return code and residual of one operand of an operator that is declared by its partials."""
     code, save = plan.codes[operand], plan.saves[operand]
     kept: Any = None
     if save == SEVERAL:

@@ -1,7 +1,8 @@
 """Recording: what a tape does with an operation that reaches it.
 
-With nothing below and NumPy operands, operations of one or two operands take a straight path: compute, decide what is
-tracked, make one tuple. Everything else takes the general one. Both make the same entries.
+Operations of one or two operands take a straight path, one with nothing below and NumPy operands, one above another
+layer: compute, decide what is tracked, make one tuple. Everything else takes the general one. All make the same
+entries.
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ from xform.core.backend import HOST_TYPES, namespace_of
 from xform.core.bottom import escaped
 from xform.core.operator import Operator
 from xform.core.place import place
+from xform.core.rules import like_of
 from xform.core.stack import BOTTOM, Interpret, Level, cursor, is_watched
 from xform.core.value import Array, Value
 from xform.layers import lifted
 from xform.ops.structural import refuse_tracked
 from xform.transforms.plans import (
     ARRAY_TYPES,
+    CALL,
     MANY,
     NOTHING,
     OUT,
     OUTPUT,
+    SCATTER,
     SEVERAL,
     Entry,
+    elementwise,
     fitted,
     plan_of,
     record,
@@ -57,13 +62,13 @@ class GradValue(Value):
 def place_on(tape: Any, below: Level) -> Level:
     """Return the level at which a tape records on top of `below`.
 
-    With nothing below and NumPy operands, operations of one or two operands take the straight path: compute, decide
-    what is tracked, make one tuple.
+    Operations of one or two operands take a straight path: compute, decide what is tracked, make one tuple.
     """
     general = _bind_general(tape, below)
-    if below is not BOTTOM:
-        return Level(tape, below, general)
-    unary, binary = _bind_unary(tape, general), _bind_binary(tape, general)
+    if below is BOTTOM:
+        unary, binary = _bind_unary(tape, general), _bind_binary(tape, general)
+    else:
+        unary, binary = _bind_above(tape, below, general)
 
     def interpret(op: Operator, values: tuple[Any, ...]) -> Any:
         count = len(values)
@@ -74,20 +79,24 @@ def place_on(tape: Any, below: Level) -> Level:
     return Level(tape, below, interpret, unary, binary)
 
 
-def _bind_unary(tape: Any, general: Interpret) -> Callable[[Operator, Any], Any]:
-    sequence, arrays = tape.sequence, ARRAY_TYPES
+def _bind_unary(  # noqa: C901  (straight paths: a call costs 60 ns)
+    tape: Any, general: Interpret
+) -> Callable[[Operator, Any], Any]:
+    sequence, arrays, bottom = tape.sequence, ARRAY_TYPES, BOTTOM.interpret
 
     def unary(op: Operator, x: Any) -> Any:
         plan = op.plan
         if plan is None or type(x) is not GradValue or x.owner is not tape or tape.paused:
             return general(op, (x,))
         own = x.data
-        if type(own) not in arrays or not plan.fast:
-            return linearly(op, x, own) if plan.linear and type(own) in arrays else general(op, (x,))
+        if type(own) not in arrays:
+            return general(op, (x,))
+        if not plan.fast:
+            return slower(op, plan, x, own)
         out = plan.kernel(own)
         save = plan.save
         kept = (
-            own if save == 0 else out if save == OUT else None if save == NOTHING else plan.several(0, op, (own,), out)
+            own if save == 0 else out if save == OUT else None if save == NOTHING else plan.keep(0, op, (own,), out)
         )
         value = GradValue()
         value.data = out
@@ -95,15 +104,33 @@ def _bind_unary(tape: Any, general: Interpret) -> Callable[[Operator, Any], Any]
         value.entry = (sequence(), plan.code, kept, None, x.entry)
         return value
 
-    def linearly(op: Operator, x: GradValue, own: Any) -> Any:
-        try:
-            out = op.evaluate(np, own)
-        except (TypeError, ValueError, IndexError):  # said again with operator, operands and line
+    def slower(op: Operator, plan: Any, x: GradValue, own: Any) -> Any:
+        """Record what has no kernel: 3 us where the general path takes 8."""
+        residual: tuple[Any, ...]
+        if plan.blocked:
+            return bottom(op, (own,))
+        if plan.single:
+            here = _get()
+            _set(BOTTOM)
+            try:
+                out, pullback = plan.rule(op, (True,), own)
+            finally:
+                _set(here)
+            code, residual = CALL, (pullback, (0,), op, None, None)
+        elif plan.linear:
+            try:
+                out = op.evaluate(np, own)
+            except (TypeError, ValueError, IndexError):  # said again with operator, operands and line
+                return general(op, (x,))
+            if out.dtype is not own.dtype:
+                return general(op, (x,))
+            likes = (Aval(own.shape, own.dtype),)
+            code, residual = (SCATTER, (op, likes, plan.rule)) if plan.scatters else (plan.codes[0], (op, likes, 0))
+        else:
             return general(op, (x,))
-        if out.dtype is not own.dtype:
-            return general(op, (x,))
-        residual = (op, (Aval(own.shape, own.dtype),), 0)
-        return tracked(tape, out, (sequence(), op.plan.codes[0], residual, None, x.entry))
+        if out.dtype.kind not in "fc":
+            return out
+        return tracked(tape, out, (sequence(), code, residual, None, x.entry))
 
     return unary
 
@@ -136,7 +163,7 @@ def _bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among the
             save = plan.save
             kept = None if save == NOTHING else y if save == 1 else own if save == 0 else out
             if save == SEVERAL:
-                kept = plan.several(0, op, (own, y), out)
+                kept = plan.keep(0, op, (own, y), out)
             code = plan.code
             parent = x.entry
         elif right is GradValue and y.owner is tape:
@@ -153,7 +180,7 @@ def _bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among the
             save = plan.right_save
             kept = None if save == NOTHING else x if save == 0 else own if save == 1 else out
             if save == SEVERAL:
-                kept = plan.several(1, op, (x, own), out)
+                kept = plan.keep(1, op, (x, own), out)
             code = plan.right_code
             parent = y.entry
         else:
@@ -180,11 +207,11 @@ def _bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among the
         save, code = plan.save, plan.code
         kept = None if save == NOTHING else y if save == 1 else x if save == 0 else out
         if save == SEVERAL:
-            kept = plan.several(0, op, (x, y), out)
+            kept = plan.keep(0, op, (x, y), out)
         save, right_code = plan.right_save, plan.right_code
         other = None if save == NOTHING else x if save == 0 else y if save == 1 else out
         if save == SEVERAL:
-            other = plan.several(1, op, (x, y), out)
+            other = plan.keep(1, op, (x, y), out)
         size, ndim = out.nbytes, out.ndim
         if x.nbytes != size or x.ndim != ndim or not size:
             code, kept = fitted(code, kept, x, out)
@@ -220,6 +247,50 @@ def _bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among the
         return tracked(tape, out, (sequence(), MANY, (plan.code, b, plan.right_code, a), None, left, right))
 
     return binary
+
+
+def _bind_above(  # noqa: C901  (straight paths: a call costs 60 ns)
+    tape: Any, below: Level, general: Interpret
+) -> tuple[Callable[[Operator, Any], Any], Callable[[Operator, Any, Any], Any]]:
+    """Return the straight paths above another layer: half of the 8 us that the general path takes."""
+    sequence, lower_unary, lower_binary, unseen = tape.sequence, below.unary, below.binary, not is_watched(below)
+
+    def unary(op: Operator, x: Any) -> Any:
+        if type(x) is not GradValue or x.owner is not tape:
+            return lower_unary(op, x)
+        plan = op.plan
+        if plan is None or tape.paused or not (plan.fast or plan.linear):
+            return general(op, (x,))
+        own = x.data
+        out = lower_unary(op, own)
+        if plan.fast:
+            code, kept = elementwise(plan, op, (own,), out, 0)
+        elif is_inexact(out):
+            likes = (like_of(own),)
+            code, kept = (SCATTER, (op, likes, plan.rule)) if plan.scatters else (plan.codes[0], (op, likes, 0))
+        else:
+            return out
+        site = None if unseen else place.get().located()
+        return tracked(tape, out, (sequence(), code, kept, site, x.entry))
+
+    def binary(op: Operator, x: Any, y: Any) -> Any:
+        left, right = type(x) is GradValue and x.owner is tape, type(y) is GradValue and y.owner is tape
+        if not left and not right:
+            return lower_binary(op, x, y)
+        plan = op.plan
+        if plan is None or tape.paused or not plan.fast:
+            return general(op, (x, y))
+        data = a, b = x.data if left else lifted(x), y.data if right else lifted(y)
+        out = lower_binary(op, a, b)
+        site = None if unseen else place.get().located()
+        if left and right:
+            residual = (*elementwise(plan, op, data, out, 0), *elementwise(plan, op, data, out, 1))
+            return tracked(tape, out, (sequence(), MANY, residual, site, x.entry, y.entry))
+        if left:
+            return tracked(tape, out, (sequence(), *elementwise(plan, op, data, out, 0), site, x.entry))
+        return tracked(tape, out, (sequence(), *elementwise(plan, op, data, out, 1), site, y.entry))
+
+    return unary, binary
 
 
 def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901  (it holds `general`)

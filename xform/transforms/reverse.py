@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, SupportsIndex
 
+import numpy as np
+
 from xform import tree
 from xform.core.aval import aval_of, dtype_of, shape_of
 from xform.core.backend import HOST_TYPES, is_raw
@@ -241,6 +243,8 @@ def holds_value(arguments: Iterable[Any]) -> bool:
 def attach_all(tape: Grad, leaves: list[Any], structure: tree.Structure, chosen: Chosen) -> list[Any]:
     """Attach every leaf; one that is an integer, or no array, raises and names its path."""
     for position, leaf in enumerate(leaves):
+        if type(leaf) is np.ndarray and leaf.dtype.kind == "f":
+            continue
         if not (isinstance(leaf, Value) or is_raw(leaf)) or not is_inexact(leaf):
             path = structure.paths()[position]
             what = f"{chosen.what}: the {f'leaf {path}' if path else 'argument'}"

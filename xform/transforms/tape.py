@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -35,14 +35,13 @@ from xform.ops.create import zeros
 from xform.ops.placement import make_put
 from xform.ops.structural import scoped
 from xform.transforms.plans import (
-    ADJUST,
+    AROUND,
     ARRAY_TYPES,
     CALL,
     LEAF,
     MANY,
     OUTPUT,
     PASS,
-    RESHAPE,
     SCATTER,
     Entry,
     names,
@@ -91,14 +90,16 @@ def first_consumers(entries: list[Entry | None], watched: Iterable[int]) -> dict
 class Walk:
     """One backward pass: the cotangents by sequence number, and how contributions are added to them."""
 
-    __slots__ = ("cotangents", "entries", "owned", "pending", "raw")
+    __slots__ = ("cotangents", "entries", "leaves", "owned", "pending", "raw", "watched")
 
     def __init__(self, entries: list[Entry | None], *, raw: bool) -> None:
         self.entries = entries
         self.cotangents: list[Any] = [None] * len(entries)
         self.owned: set[int] = set()  # buffers that this walk made, and nobody else has seen
         self.pending: dict[int, list[Any]] = {}  # scatters that wait, with something below
+        self.leaves: dict[int, Any] = {}  # finished cotangents of what was attached, where nobody watches
         self.raw = raw
+        self.watched = not raw and is_watched()
 
     def seed(self, sequence: int, cotangent: Any) -> None:
         """Give an output its cotangent; repeated outputs add."""
@@ -107,36 +108,48 @@ class Walk:
 
     def take(self, sequence: int) -> Any:
         """Return the finished cotangent of an entry, its waiting scatters added."""
-        waiting = self.pending.pop(sequence, None)
         have = self.cotangents[sequence]
-        if waiting is not None:
-            rule, like = waiting[0][2], waiting[0][1][0]
-            total = rule.scatter([(op, cotangent, likes[1:]) for op, likes, _, cotangent in waiting], like)
-            have = self.cotangents[sequence] = total if have is None else add(have, total)
+        if sequence in self.pending:
+            have = self.cotangents[sequence] = self.scattered(sequence, have)
         return have
+
+    def leaf(self, sequence: int) -> Any:
+        """Return the finished cotangent of what was attached, after a walk that nobody watched."""
+        have = self.leaves.get(sequence)
+        return self.scattered(sequence, have) if sequence in self.pending else have
+
+    def scattered(self, sequence: int, have: Any) -> Any:
+        """Return a cotangent with the waiting scatters of its entry added."""
+        waiting = self.pending.pop(sequence)
+        rule, like = waiting[0][2], waiting[0][1][0]
+        total = rule.scatter([(op, cotangent, likes[1:]) for op, likes, _, cotangent in waiting], like)
+        return total if have is None else add(have, total)
 
     def run(self, start: int, stop: int) -> None:
         """Visit the entries `start, start - 1, ..., stop`."""
-        if self.raw:
-            self.run_raw(start, stop)
+        if self.watched:
+            self.run_watched(start, stop)
         else:
-            self.run_lifted(start, stop)
+            self.run_unwatched(start, stop)
 
-    def run_raw(self, start: int, stop: int) -> None:  # noqa: C901, PLR0912  (one straight path: a call costs 60 ns)
-        """Visit entries with nothing below: rules compute on raw arrays.
+    def run_unwatched(self, start: int, stop: int) -> None:  # noqa: C901, PLR0912, PLR0915  (one straight path: a call costs 60 ns)
+        """Visit entries where nobody sees scopes and lines: with nothing below, or layers that differentiate.
 
         Both lists lose their ends in step: what was visited is freed. Where no entry is, no cotangent is either.
         """
-        cotangents, owned, next_entry, next_cotangent = (
-            self.cotangents, self.owned, self.entries.pop, self.cotangents.pop
+        cotangents, owned, next_entry, next_cotangent, pending, raw = (
+            self.cotangents, self.owned, self.entries.pop, self.cotangents.pop, self.pending, self.raw
         )  # fmt: skip
         entry: Entry | None = None
         try:
             for _ in range(start - stop + 1):
                 entry = next_entry()
                 cotangent = next_cotangent()
-                if cotangent is None:
-                    continue
+                if cotangent is None or pending:
+                    if entry is not None and entry[0] in pending and entry[1] != LEAF:
+                        cotangent = self.scattered(entry[0], cotangent)
+                    if cotangent is None:
+                        continue
                 code = entry[1]  # type: ignore[index]
                 if code > SCATTER:
                     part = steps[code](cotangent, entry[2])  # type: ignore[misc, index]
@@ -150,6 +163,8 @@ class Walk:
                     have = cotangents[parent]
                     if have is None:
                         cotangents[parent] = part
+                    elif not raw:
+                        cotangents[parent] = add(have, part)
                     elif parent in owned:
                         have += part
                         cotangents[parent] = have
@@ -158,6 +173,9 @@ class Walk:
                         owned.add(parent)
                     step = steps[code]
                     part = cotangent if step is None else step(cotangent, other)
+                elif code == LEAF:
+                    self.leaves[entry[0]] = cotangent  # type: ignore[index]
+                    continue
                 else:
                     self.structural(entry, cotangent)  # type: ignore[arg-type]
                     continue
@@ -165,6 +183,8 @@ class Walk:
                 have = cotangents[parent]
                 if have is None:
                     cotangents[parent] = part
+                elif not raw:
+                    cotangents[parent] = add(have, part)
                 elif parent in owned:
                     have += part
                     cotangents[parent] = have
@@ -175,11 +195,10 @@ class Walk:
             note(error, entry)
             raise
 
-    def run_lifted(self, start: int, stop: int) -> None:
-        """Visit entries with something below: each step in its scope, with the forward line."""
+    def run_watched(self, start: int, stop: int) -> None:
+        """Visit entries where something below sees each step in its scope, with the forward line."""
         entries, cotangents = self.entries, self.cotangents
         entry: Entry | None = None
-        silent = nullcontext() if not is_watched() else None
         try:
             for sequence in range(start, stop - 1, -1):
                 entry = entries[sequence]
@@ -188,7 +207,7 @@ class Walk:
                 entries[sequence] = None
                 if entry[1] == LEAF:
                     continue
-                with silent or backward_place(entry):
+                with backward_place(entry):
                     cotangent = self.take(sequence)
                     cotangents[sequence] = None
                     if cotangent is not None:
@@ -340,10 +359,10 @@ def entry_name(entry: Entry) -> str:
         return str(getattr(residual[2], "backward_name", residual[2].name))
     if code == SCATTER:
         return str(residual[0].name)
-    if code in (ADJUST, RESHAPE):
+    if code in AROUND:
         code = residual[0]
     elif code == MANY:
-        code = residual[1][0] if residual[0] in (ADJUST, RESHAPE) else residual[0]
+        code = residual[1][0] if residual[0] in AROUND else residual[0]
     return names[code]
 
 
