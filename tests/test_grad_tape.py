@@ -395,3 +395,10 @@ def test_two_gradients_do_not_share_memory():
         dx, dy = tape.gradient(x + y, (x, y), ONES)
     dx += 1.0
     assert_array_equal(dy, ONES)
+
+
+@pytest.mark.parametrize("lift", [lambda x: x, xf.array])
+def test_indexing_an_intermediate_value_with_an_array_as_cotangent(lift):
+    """What waits to be scattered into a value that has another consumer was lost where the cotangent was an `Array`."""
+    _, pull = xf.vjp(lambda x: (x * 2)[0] * x[1], np.arange(1.0, 4.0))
+    np.testing.assert_array_equal(xf.concrete(pull(lift(1.0))[0]), [4.0, 2.0, 0.0])

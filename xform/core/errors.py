@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "ConvergenceError",
     "DeviceMismatchError",
     "DeviceUnavailableError",
     "DtypeError",
@@ -24,6 +25,7 @@ __all__ = [
     "OperandTypeError",
     "PluginError",
     "ProgramError",
+    "ProgramFormatError",
     "RuleError",
     "ShapeError",
     "TapeConsumedError",
@@ -93,6 +95,10 @@ class TapeConsumedError(XformError, RuntimeError):
     """A tape was used for a second backward pass without `retain=True`."""
 
 
+class SavedArrayError(GradientError):
+    """An array that a tape holds for its backward pass was changed by NumPy since."""
+
+
 class EscapedValueError(XformError, RuntimeError):
     """A value is used where its transformation is not active: after its end, or in another thread."""
 
@@ -121,6 +127,10 @@ class DeviceUnavailableError(XformError, RuntimeError):
     """A device that is not at hand on this machine."""
 
 
+class ConvergenceError(XformError, RuntimeError):
+    """An iteration did not reach its tolerance."""
+
+
 class NanError(XformError, FloatingPointError):
     """An operation made a NaN or an infinity."""
 
@@ -131,6 +141,10 @@ class PluginError(XformError, ImportError):
 
 class ProgramError(XformError, RuntimeError):
     """A program cannot be recorded or run as asked."""
+
+
+class ProgramFormatError(ProgramError, ValueError):
+    """A file that holds no program, or a program that no file can hold."""
 
 
 class TreeError(XformError, ValueError):

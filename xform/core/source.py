@@ -29,35 +29,37 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STACK = _ROOT + os.path.join("core", "stack.py")  # its functions `run` call what a layer defines
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep  # np.r_, np.full_like, ... call back
-_internal: dict[str, bool] = {}
-_passed_over: dict[str, bool] = {}
+
+
+class Known(dict[str, bool]):
+    """What is known of file names, found out at the first look: a frame walk makes dozens of looks."""
+
+    def __init__(self, find_out: Callable[[str], bool]) -> None:
+        self.find_out = find_out
+
+    def __missing__(self, filename: str) -> bool:
+        found = self[filename] = self.find_out(filename)
+        return found
+
+
+def _is_own(filename: str) -> bool:
+    name = os.path.basename(filename)
+    return filename.startswith((_ROOT, "<frozen", "<__array_function__")) or (
+        name in ("contextlib.py", "functools.py") and os.sep + "python" in filename
+    )
+
+
+_internal = Known(_is_own)
+_passed_over = Known(lambda filename: filename.startswith(_NUMPY) or _is_own(filename))
 
 
 def is_internal(filename: str) -> bool:
     """Whether a file is xform's own, or a part of the interpreter that only passes calls on.
 
-    >>> is_internal(__file__)
-    True
-    """
-    known = _internal.get(filename)
-    if known is None:
-        name = os.path.basename(filename)
-        known = _internal[filename] = filename.startswith((_ROOT, "<frozen", "<__array_function__")) or (
-            name in ("contextlib.py", "functools.py") and os.sep + "python" in filename
-        )
-    return known
-
-
-def is_passed_over(filename: str) -> bool:
-    """Whether the user's line is elsewhere: a file of xform's own, of NumPy, or of what only passes calls on.
-
-    >>> is_passed_over(np.__file__), is_internal(np.__file__)
+    >>> is_internal(__file__), is_internal(np.__file__)
     (True, False)
     """
-    known = _passed_over.get(filename)
-    if known is None:
-        known = _passed_over[filename] = filename.startswith(_NUMPY) or is_internal(filename)
-    return known
+    return _internal[filename]
 
 
 def user_frame() -> FrameType | None:
@@ -65,13 +67,14 @@ def user_frame() -> FrameType | None:
 
     Frames of xform and of NumPy are passed over, and frames of a layer's own `interpret` or `observe`.
     """
+    passed_over, internal = _passed_over, _internal
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  (the documented way to the caller's frame)
     while True:
-        while frame is not None and is_passed_over(frame.f_code.co_filename):
+        while frame is not None and passed_over[frame.f_code.co_filename]:
             frame = frame.f_back
         above = frame
         for _ in range(8):  # how deep a hook may call functions of its own; a user's stack may be a thousand frames
-            if above is None or is_internal(above.f_code.co_filename):
+            if above is None or internal[above.f_code.co_filename]:
                 break
             above = above.f_back
         while above is not None and above.f_code.co_filename == _STACK and above.f_code.co_name != "run":

@@ -23,6 +23,7 @@ from xform.layers import lifted
 from xform.ops.broadcast import astype
 from xform.ops.create import ones_like, zeros_like
 from xform.ops.structural import scoped
+from xform.transforms.guard import Guard
 from xform.transforms.plans import ARRAY_TYPES, LEAF, PASS, Entry
 from xform.transforms.recording import GradValue, place_on, tracked
 from xform.transforms.tape import Walk, collect, first_consumers, in_dtype_of, release, scope_of, shielded
@@ -42,6 +43,9 @@ class Grad(Transformation):
        tape once, inside the block (then below the tape) or after it (on the current stack).
     2. The first walk freezes the tape and consumes it, unless `retain=True`.
     3. `group=other`: the tapes of a group do not see each other's backward.
+    4. `guard` says how it is noticed that NumPy has changed an array which the tape holds, which would give a wrong
+       gradient: `"sample"` (the default) compares elements of the arrays that users have hold of, `"full"` checksums of
+       all, `"off"` none. Raises `SavedArrayError`.
 
     >>> import numpy as np, xform as xf
     >>> with xf.Grad() as tape:
@@ -55,7 +59,7 @@ class Grad(Transformation):
     refuses: ClassVar[tuple[str, ...]] = ("rewrites",)
     watches = False
 
-    def __init__(self, name: str | None = None, group: Grad | None = None) -> None:
+    def __init__(self, name: str | None = None, group: Grad | None = None, *, guard: str = "sample") -> None:
         self.name = f"grad#{next(_counter)}" if name is None else name
         # weak: a tape that held itself would live until the collector runs
         self.group: list[weakref.ref[Grad]] = [] if group is None else group.group
@@ -63,6 +67,7 @@ class Grad(Transformation):
         self.paused = 0
         self.foreign = False  # whether arrays of other libraries than NumPy were recorded
         self.site: Site | None = None
+        self.guard = Guard(guard) if guard != "off" else None
         self._state = "new"
         self._bare = False  # whether nothing stands below
         self.sequence = itertools.count().__next__
@@ -248,8 +253,10 @@ class Grad(Transformation):
             msg = f"{self!r} was consumed by an earlier backward pass; give that one retain=True to walk again"
             raise TapeConsumedError(msg, layer=self)
         seeds = self._seeds(ys, dys)
-        self.freeze()
         entries = collect([y.entry for y, _ in seeds])
+        if self.guard is not None:
+            self.guard.check(entries, self)
+        self.freeze()
         level = self._level()
         below = _get() if level is None else level.below
         here = _get()

@@ -108,7 +108,7 @@ class Plan:
         plain = (
             self.builtin
             and len(operand_names(kind)) == 1
-            and not (kind.identity_like or kind.multiple_outputs or kind.attribute_like)
+            and not (kind.identity_like or kind.multiple_outputs or kind.attribute_like or kind.crosses_devices)
         )
         self.linear = plain and isinstance(rule, Linear)
         self.scatters = isinstance(rule, Linear) and rule.accumulate is not None

@@ -7,6 +7,7 @@ entries.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -26,6 +27,7 @@ from xform.ops.structural import refuse_tracked
 from xform.transforms.plans import (
     ARRAY_TYPES,
     CALL,
+    LEAF,
     MANY,
     NOTHING,
     OUT,
@@ -65,6 +67,8 @@ def place_on(tape: Any, below: Level) -> Level:
     Operations of one or two operands take a straight path: compute, decide what is tracked, make one tuple.
     """
     general = _bind_general(tape, below)
+    if tape.guard is not None and tape.guard.full:
+        return Level(tape, below, tape.guard.noting(general, functools.partial(entries_of, tape)))
     if below is BOTTOM:
         unary, binary = _bind_unary(tape, general), _bind_binary(tape, general)
     else:
@@ -79,10 +83,17 @@ def place_on(tape: Any, below: Level) -> Level:
     return Level(tape, below, interpret, unary, binary)
 
 
+def entries_of(tape: Any, out: Any) -> list[Entry]:
+    """Return the entries of the results of one operation, that of the operation itself where it has several."""
+    results = out if isinstance(out, tuple) else (out,)
+    own = [each.entry for each in results if type(each) is GradValue and each.owner is tape]
+    return [entry[4] if entry[1] == OUTPUT else entry for entry in own]
+
+
 def _bind_unary(  # noqa: C901  (straight paths: a call costs 60 ns)
     tape: Any, general: Interpret
 ) -> Callable[[Operator, Any], Any]:
-    sequence, arrays, bottom = tape.sequence, ARRAY_TYPES, BOTTOM.interpret
+    sequence, arrays, bottom, note = tape.sequence, ARRAY_TYPES, BOTTOM.interpret, note_of(tape)
 
     def unary(op: Operator, x: Any) -> Any:
         plan = op.plan
@@ -95,13 +106,14 @@ def _bind_unary(  # noqa: C901  (straight paths: a call costs 60 ns)
             return slower(op, plan, x, own)
         out = plan.kernel(own)
         save = plan.save
-        kept = (
-            own if save == 0 else out if save == OUT else None if save == NOTHING else plan.keep(0, op, (own,), out)
-        )
+        kept = own if save == 0 else out if save == OUT else None if save == NOTHING else plan.keep(0, op, (own,), out)
+        parent = x.entry
+        if parent[1] == LEAF and save != OUT:
+            note(own, op)
         value = GradValue()
         value.data = out
         value.owner = tape
-        value.entry = (sequence(), plan.code, kept, None, x.entry)
+        value.entry = (sequence(), plan.code, kept, None, parent)
         return value
 
     def slower(op: Operator, plan: Any, x: GradValue, own: Any) -> Any:
@@ -109,6 +121,8 @@ def _bind_unary(  # noqa: C901  (straight paths: a call costs 60 ns)
         residual: tuple[Any, ...]
         if plan.blocked:
             return bottom(op, (own,))
+        if x.entry[1] == LEAF:
+            note(own, op)
         if plan.single:
             here = _get()
             _set(BOTTOM)
@@ -138,7 +152,7 @@ def _bind_unary(  # noqa: C901  (straight paths: a call costs 60 ns)
 def _bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among them costs 60 ns)
     tape: Any, general: Interpret
 ) -> Callable[[Operator, Any, Any], Any]:
-    sequence, arrays, host, matrix = tape.sequence, ARRAY_TYPES, HOST_TYPES, np.ndarray
+    sequence, arrays, host, matrix, note = tape.sequence, ARRAY_TYPES, HOST_TYPES, np.ndarray, note_of(tape)
 
     def binary(op: Operator, x: Any, y: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  (one straight path: a call costs 60 ns)
         plan = op.plan
@@ -166,6 +180,8 @@ def _bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among the
                 kept = plan.keep(0, op, (own, y), out)
             code = plan.code
             parent = x.entry
+            if save == 1 and right is matrix:
+                note(y, op)
         elif right is GradValue and y.owner is tape:
             own = y.data
             if left is Array:
@@ -183,8 +199,12 @@ def _bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among the
                 kept = plan.keep(1, op, (x, own), out)
             code = plan.right_code
             parent = y.entry
+            if save == 0 and left is matrix:
+                note(x, op)
         else:
             return general(op, (x, y))
+        if kept is own and parent[1] == LEAF:
+            note(own, op)
         value = GradValue()
         value.data = out
         value.owner = tape
@@ -212,6 +232,10 @@ def _bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among the
         other = None if save == NOTHING else x if save == 0 else y if save == 1 else out
         if save == SEVERAL:
             other = plan.keep(1, op, (x, y), out)
+        if left.entry[1] == LEAF and (kept is x or other is x):
+            note(x, op)
+        if right.entry[1] == LEAF and (kept is y or other is y):
+            note(y, op)
         size, ndim = out.nbytes, out.ndim
         if x.nbytes != size or x.ndim != ndim or not size:
             code, kept = fitted(code, kept, x, out)
@@ -220,7 +244,7 @@ def _bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among the
         residual = (code, kept, right_code, other)
         return tracked(tape, out, (sequence(), MANY, residual, None, left.entry, right.entry))
 
-    def product(op: Operator, plan: Any, x: Any, y: Any) -> Any:
+    def product(op: Operator, plan: Any, x: Any, y: Any) -> Any:  # noqa: C901
         """Record a product of two matrices: each step keeps the other operand alone (W3: 4.2 x without)."""
         left = right = None
         a, b = x, y
@@ -238,6 +262,10 @@ def _bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among the
             out = plan.kernel(a, b)
         except (TypeError, ValueError):
             return general(op, (x, y))
+        if left is None or left[1] == LEAF:
+            note(a, op)
+        if right is None or right[1] == LEAF:
+            note(b, op)
         if right is None:
             if left is None:
                 return general(op, (x, y))
@@ -254,6 +282,7 @@ def _bind_above(  # noqa: C901  (straight paths: a call costs 60 ns)
 ) -> tuple[Callable[[Operator, Any], Any], Callable[[Operator, Any, Any], Any]]:
     """Return the straight paths above another layer: half of the 8 us that the general path takes."""
     sequence, lower_unary, lower_binary, unseen = tape.sequence, below.unary, below.binary, not is_watched(below)
+    look = look_of(tape)
 
     def unary(op: Operator, x: Any) -> Any:
         if type(x) is not GradValue or x.owner is not tape:
@@ -270,6 +299,8 @@ def _bind_above(  # noqa: C901  (straight paths: a call costs 60 ns)
             code, kept = (SCATTER, (op, likes, plan.rule)) if plan.scatters else (plan.codes[0], (op, likes, 0))
         else:
             return out
+        if look is not None and x.entry[1] == LEAF:
+            look(own, op, kept)
         site = None if unseen else place.get().located()
         return tracked(tape, out, (sequence(), code, kept, site, x.entry))
 
@@ -283,12 +314,20 @@ def _bind_above(  # noqa: C901  (straight paths: a call costs 60 ns)
         data = a, b = x.data if left else lifted(x), y.data if right else lifted(y)
         out = lower_binary(op, a, b)
         site = None if unseen else place.get().located()
+        entry: Entry
         if left and right:
             residual = (*elementwise(plan, op, data, out, 0), *elementwise(plan, op, data, out, 1))
-            return tracked(tape, out, (sequence(), MANY, residual, site, x.entry, y.entry))
-        if left:
-            return tracked(tape, out, (sequence(), *elementwise(plan, op, data, out, 0), site, x.entry))
-        return tracked(tape, out, (sequence(), *elementwise(plan, op, data, out, 1), site, y.entry))
+            entry = (sequence(), MANY, residual, site, x.entry, y.entry)
+        elif left:
+            entry = (sequence(), *elementwise(plan, op, data, out, 0), site, x.entry)
+        else:
+            entry = (sequence(), *elementwise(plan, op, data, out, 1), site, y.entry)
+        if look is not None:
+            if not left or x.entry[1] == LEAF:
+                look(a, op, entry[2])
+            if not right or y.entry[1] == LEAF:
+                look(b, op, entry[2])
+        return tracked(tape, out, entry)
 
     return unary, binary
 
@@ -296,6 +335,7 @@ def _bind_above(  # noqa: C901  (straight paths: a call costs 60 ns)
 def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901  (it holds `general`)
     """Return the function that interprets any operation at this place."""
     interpret, raw, unseen = below.interpret, below is BOTTOM, not is_watched(below)
+    look = look_of(tape)
 
     def general(op: Operator, values: tuple[Any, ...]) -> Any:  # noqa: C901, PLR0912  (one straight path: a call costs 60 ns)
         parents: list[Any] = []
@@ -336,6 +376,10 @@ def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901  (it hold
                 recording_tape.reset(outer)
         if kept is None:
             return out
+        if look is not None:
+            for parent, each in zip(parents, operands, strict=True):
+                if parent is None or parent[1] == LEAF:
+                    look(each, op, kept[1])
         if op.identity_like:
             return tracked(tape, out, own.entry)
         # a frame walk costs 500 ns: only where something below can see the line, or where a user's rule may raise
@@ -343,6 +387,20 @@ def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901  (it hold
         return _outputs(tape, op, out, kept, site)
 
     return general
+
+
+def note_of(tape: Any) -> Callable[[Any, Operator], None]:
+    """Return what remembers an array that an operation saves, on the straight paths."""
+    return no_note if tape.guard is None else tape.guard.note
+
+
+def look_of(tape: Any) -> Callable[[Any, Operator, Any], None] | None:
+    """Return what looks for an array in what is saved, on the other paths; a full guard looks for itself."""
+    return None if tape.guard is None or tape.guard.full else tape.guard.look
+
+
+def no_note(value: Any, op: Operator) -> None:
+    """Remember nothing."""
 
 
 def tracked(tape: Any, data: Any, entry: Entry) -> GradValue:

@@ -1,0 +1,152 @@
+"""The guard of saved arrays: an array that a tape holds and NumPy has changed before backward gives an error.
+
+1. A tape holds arrays of its user where an operation saves an attached array, or an operand that it does not track.
+2. `"sample"` remembers some of their elements (64 of a large array), once an array and tape; `"full"` remembers a
+   checksum of every array that is saved, results of the tape's own operations included, and the line of each.
+3. The check stands before each walk. An array that has changed raises only where the walk would read it.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+
+from xform.core.aval import aval_of
+from xform.core.errors import GradientError, SavedArrayError
+from xform.core.operator import Operator
+from xform.core.source import Site, describe, user_site
+from xform.core.stack import Interpret, concrete
+from xform.core.value import Value
+from xform.transforms.plans import Entry
+from xform.transforms.tape import entry_name
+
+__all__ = ["Guard"]
+
+MODES = ("off", "sample", "full")
+COUNT = 64
+
+
+class Saved(NamedTuple):
+    """What a guard remembers of an array."""
+
+    array: ref[np.ndarray[Any, Any]]
+    content: Any
+    operator: str
+    site: Site
+
+
+class Guard:
+    """What one tape remembers of the arrays that it holds."""
+
+    __slots__ = ("content_of", "full", "saved")
+
+    def __init__(self, mode: str) -> None:
+        if mode not in MODES:
+            msg = f"guard must be one of {', '.join(map(repr, MODES))}, got {mode!r}"
+            raise GradientError(msg, value=mode)
+        self.full = mode == "full"
+        self.content_of: Callable[[Any], Any] = checksum if self.full else sampled
+        self.saved: dict[int, Saved] = {}  # by identity of the array
+
+    def note(self, array: Any, op: Operator) -> None:
+        """Remember an array that an operation saves, the first time."""
+        if id(array) not in self.saved and type(array) is np.ndarray and not array.dtype.hasobject:
+            self.saved[id(array)] = Saved(ref(array), self.content_of(array), op.name, user_site())
+
+    def look(self, value: Any, op: Operator, residual: Any) -> None:
+        """Remember the array beneath a value that an operation takes in, where what is saved holds it."""
+        array = concrete(value)
+        fresh = type(array) is np.ndarray and id(array) not in self.saved
+        if fresh and any(held is array for held in arrays_in(residual)):
+            self.note(array, op)
+
+    def noting(self, general: Interpret, entries_of: Callable[[Any], Iterable[Entry]]) -> Interpret:
+        """Return the function that interprets, and remembers all that the entries it makes have saved."""
+
+        def interpret(op: Operator, values: tuple[Any, ...]) -> Any:
+            out = general(op, values)
+            for entry in entries_of(out):
+                for array in arrays_in(entry[2]):
+                    self.note(array, op)
+            return out
+
+        return interpret
+
+    def check(self, entries: Iterable[Entry | None], tape: Any) -> None:
+        """Raise `SavedArrayError` where an array that these entries hold is not as it was."""
+        changed = [
+            (array, each)
+            for each in self.saved.values()
+            if (array := each.array()) is not None and self.content_of(array) != each.content
+        ]
+        for array, each in changed:
+            for entry in entries:
+                if entry is not None and any(shares(array, held) for held in arrays_in(entry[2])):
+                    raise self.changed(array, each, entry, tape)
+
+    def changed(self, array: Any, each: Saved, entry: Entry, tape: Any) -> SavedArrayError:
+        """Make the error for an array that has changed."""
+        name = entry_name(entry)
+        by = "saved" if name == each.operator else f"first saved by {each.operator}"
+        took = f"{by} at {describe(each.site)}"
+        more = "" if self.full else '; xf.Grad(guard="full") names every array and line'
+        msg = (
+            f"the array {aval_of(array)!r} that {name} has saved for backward was changed since ({took}): its gradient "
+            f"would be wrong. Change a copy, write x = x + v in place of x += v, or walk back before the change{more}"
+        )
+        return SavedArrayError(msg, layer=tape, value=array, operator=name, site=each.site)
+
+
+def sampled(array: Any) -> bytes:
+    """Return the bytes of some elements of an array, all where it is small; 1 us."""
+    size = array.size
+    if size > COUNT:
+        array = (array.reshape(-1) if array.flags.c_contiguous else array.flat)[:: size // COUNT | 1]
+    found: bytes = array.tobytes()
+    return found
+
+
+def checksum(array: Any) -> tuple[tuple[int, ...], int]:
+    """Return shape and checksum of an array."""
+    return array.shape, zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+
+
+def shares(array: Any, held: Any) -> bool:
+    """Whether an array that an entry holds is this one, or lies in the same memory."""
+    return held is array or bool(np.may_share_memory(array, held))
+
+
+def arrays_in(residual: Any) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield the NumPy arrays in what an entry has saved: in tuples, values, and what a pullback closes over."""
+    pending, seen = [residual], set()
+    while pending:
+        each = pending.pop()
+        if type(each) is np.ndarray:
+            yield each
+            continue
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, tuple | list):
+            pending.extend(each)
+        elif isinstance(each, dict):
+            pending.extend(each.values())
+        elif isinstance(each, Value):
+            pending.append(each.data)
+        elif isinstance(each, functools.partial):
+            pending.extend((each.func, each.args, each.keywords))
+        elif (cells := getattr(each, "__closure__", None)) is not None:
+            pending.extend(map(contents, cells))
+
+
+def contents(cell: Any) -> Any:
+    """Return what a closure holds of a variable, None before its assignment."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
