@@ -115,7 +115,7 @@ def test_tour(tmp_path):
     assert line_of(out, "the stack, top first:") == "Names()"
     assert line_of(out, "below grad it sees the backward, too:").startswith("Sin Mul Sum ")
     assert "Cos" in line_of(out, "below grad it sees the backward, too:").split()
-    assert line_of(out, "all layers by name:") == "batch device forward grad names nan_guard profile trace"
+    assert line_of(out, "all layers by name:") == "batch device explain forward grad names nan_guard profile trace"
 
 
 def test_script_with_apply(tmp_path):
@@ -157,7 +157,7 @@ def test_compose_grad_and_trace(tmp_path):
     )
     assert forward + backward == equations
     assert line_of(out, "another shape of x:") == "Python ran f 1 time"
-    assert line_of(out, "branching on a traced value:").startswith("bool() of the traced value")
+    assert line_of(out, "branching on a traced value:") == "[1.0, 2.0, 3.0] in 2 paths"
 
 
 def test_write_a_transformation(tmp_path):
@@ -255,3 +255,18 @@ def test_the_layer_of_the_readme_runs():
         gradient = xf.grad(lambda x: np.sum(np.sin(x) * x))(X)
     close(gradient, GRADIENT)
     assert flops.count >= 3 + 3 + 1  # sin, product and sum, and the backward's
+
+
+def test_the_programs_of_the_readme_are_stored_compared_and_drawn(tmp_path, monkeypatch, capsys):
+    import xform as xf
+
+    monkeypatch.chdir(tmp_path)
+    names = {"np": np, "xf": xf}
+    exec(section("Programs as data"), names)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "the programs do not differ"
+    assert lines[1].startswith("cpu and array_api_strict:device1 do not differ (by more than ")
+    w = np.array([0.1, 0.2, 0.3])
+    value, gradient = names["loaded"](w, np.eye(3))
+    close(value, np.tanh(w).sum())
+    close(gradient, 1 - np.tanh(w) ** 2)

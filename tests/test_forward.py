@@ -225,7 +225,7 @@ def test_the_linear_map_checks_its_tangents_and_names_the_function():
             push(*bad)
 
 
-@pytest.mark.parametrize("bad", ["text", object(), np.array(["a"]), np.array([None])], ids=str)
+@pytest.mark.parametrize("bad", ["text", object(), np.array(["a"]), np.array([None])], ids=["str", "object", "U", "O"])
 def test_row_41_arguments_that_are_no_arrays(bad):
     with pytest.raises(TypeError):
         xf.jvp(lambda x: x, (bad,), (bad,))

@@ -24,6 +24,7 @@ LAYERS = (
     ("transforms",),
     ("loops",),
     ("derivatives",),
+    ("implicit",),
     ("random",),
     ("testing",),
     ("cli",),
@@ -85,12 +86,14 @@ def test_imports_point_down(module):
 BY_NAME = {
     "xform.core.devices": ("a backend that is not built in is looked up when its name is asked for", {"xform.plugins"}),
     "xform.values": ("`x.__array_namespace__()` gives the namespace, which stands on values", {"xform.numpy"}),
+    "xform.programs.naming": ("a file names loops and branches, which come with their rules", {"xform.loops"}),
     "xform.plugins": (
-        "the layers that come with xform are known by name, as those of plugins are, and loaded when asked for",
+        "the layers and the engine of xform are known by name, as those of plugins are, and loaded when asked for",
         {
             f"xform.transforms.{name}"
-            for name in ("batch", "device", "forward", "grad", "nan_guard", "profile", "trace")
-        },
+            for name in ("batch", "device", "explain", "forward", "grad", "nan_guard", "profile", "trace")
+        }
+        | {"xform.programs.engines"},
     ),
 }
 

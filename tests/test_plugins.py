@@ -63,7 +63,7 @@ class Twice(xf.Rewriter):
 def test_built_in_names():
     found = xf.transformations()
     assert {name for name, source in found.items() if source == "built-in"} == {
-        "batch", "device", "forward", "grad", "nan_guard", "profile", "trace"
+        "batch", "device", "explain", "forward", "grad", "nan_guard", "profile", "trace"
     }  # fmt: skip
 
 

@@ -145,8 +145,9 @@ def test_order_of_keywords_and_of_keys_is_that_of_the_call():
 
 
 def test_keywords_keep_their_order_around_static_ones():
-    traced = xf.trace(lambda **options: xf.stop_gradient(X) * len(str(list(options))) + options["x"] * 0.0,
-                      static_argnames="n")
+    traced = xf.trace(
+        lambda **options: xf.stop_gradient(X) * len(str(list(options))) + options["x"] * 0.0, static_argnames="n"
+    )
     assert_array_equal(traced(n=1, x=X), X * len(str(["n", "x"])))
     seen = []
     traced = xf.trace(lambda **options: seen.append(list(options)) or options["x"] * 1.0, static_argnames="n")

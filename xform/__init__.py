@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xform import layers, ops, tree, values
+    from xform import layers, ops, random, tree, values
     from xform.core.aval import Aval, aval_of
     from xform.core.devices import Backend
     from xform.core.errors import XformError
@@ -20,19 +20,32 @@ if TYPE_CHECKING:
     from xform.core.stack import Observer, Rewriter, Transformation, apply, carry, concrete, stack
     from xform.core.value import Array, Value
     from xform.derivatives import hessian, hvp, jacfwd, jacobian, jacrev
+    from xform.implicit import fixed_point, root
+    from xform.loops import LoopBuilder, cond, fori_loop, map, scan, switch, while_loop
     from xform.numpy import array, where
+    from xform.ops.buffers import buffer
     from xform.ops.placement import device_put, to_numpy
     from xform.ops.structural import name, named_scope, stop_gradient
-    from xform.plugins import LAYER_API, layer, register, register_backend, transformations
+    from xform.plugins import LAYER_API, layer, register, register_backend, register_engine, transformations
+    from xform.programs.compare import diff
+    from xform.programs.compiler import compile_program
+    from xform.programs.engines import Engine
+    from xform.programs.loop_reports import loop_reports
     from xform.programs.program import Program
+    from xform.programs.replay import replay_compare
+    from xform.programs.storage import load_program
     from xform.transforms.batch import Batch, vmap
-    from xform.transforms.custom import custom_gradient
+    from xform.transforms.checkpoint import checkpoint
+    from xform.transforms.custom import custom_gradient, custom_jvp, custom_vjp
     from xform.transforms.device import Device
+    from xform.transforms.excluded import exclude_from_trace
+    from xform.transforms.explain import Explain, explain_apply
     from xform.transforms.forward import Forward, jvp, linearize
     from xform.transforms.grad import Grad
     from xform.transforms.nan_guard import NanGuard
     from xform.transforms.profile import Profile
     from xform.transforms.reverse import grad, value_and_grad, vjp
+    from xform.transforms.safe_where import safe_where
     from xform.transforms.trace import Trace, eval_shape, make_program, trace
 
 __version__ = "0.1.0"
@@ -66,8 +79,18 @@ _HOME = {
     "jacfwd": "derivatives",
     "jacobian": "derivatives",
     "jacrev": "derivatives",
+    "fixed_point": "implicit",
+    "root": "implicit",
+    "LoopBuilder": "loops",
+    "cond": "loops",
+    "fori_loop": "loops",
+    "map": "loops",
+    "scan": "loops",
+    "switch": "loops",
+    "while_loop": "loops",
     "array": "numpy",
     "where": "numpy",
+    "buffer": "ops.buffers",
     "device_put": "ops.placement",
     "to_numpy": "ops.placement",
     "name": "ops.structural",
@@ -77,12 +100,25 @@ _HOME = {
     "layer": "plugins",
     "register": "plugins",
     "register_backend": "plugins",
+    "register_engine": "plugins",
     "transformations": "plugins",
+    "diff": "programs.compare",
+    "compile_program": "programs.compiler",
+    "Engine": "programs.engines",
+    "loop_reports": "programs.loop_reports",
     "Program": "programs.program",
+    "replay_compare": "programs.replay",
+    "load_program": "programs.storage",
     "Batch": "transforms.batch",
     "vmap": "transforms.batch",
+    "checkpoint": "transforms.checkpoint",
     "custom_gradient": "transforms.custom",
+    "custom_jvp": "transforms.custom",
+    "custom_vjp": "transforms.custom",
     "Device": "transforms.device",
+    "exclude_from_trace": "transforms.excluded",
+    "Explain": "transforms.explain",
+    "explain_apply": "transforms.explain",
     "Forward": "transforms.forward",
     "jvp": "transforms.forward",
     "linearize": "transforms.forward",
@@ -92,21 +128,28 @@ _HOME = {
     "grad": "transforms.reverse",
     "value_and_grad": "transforms.reverse",
     "vjp": "transforms.reverse",
+    "safe_where": "transforms.safe_where",
     "Trace": "transforms.trace",
     "eval_shape": "transforms.trace",
     "make_program": "transforms.trace",
     "trace": "transforms.trace",
 }
-_MODULES = ("core", "layers", "numpy", "ops", "plugins", "programs", "testing", "transforms", "tree", "values")
+_MODULES = (
+    "core", "layers", "loops", "numpy", "ops", "plugins", "programs", "random", "testing", "transforms", "tree",
+    "values",
+)  # fmt: skip
 
 __all__ = [
-    "LAYER_API", "Array", "Aval", "Backend", "Batch", "Device", "Forward", "Grad", "NanGuard", "Observer", "Operator",
-    "Profile", "Program", "Rewriter", "RuleTable", "Trace", "Transformation", "Value", "XformError", "apply", "array",
-    "aval_of", "batch_rule", "bilinear", "carry", "concrete", "current", "custom_gradient", "device_put", "eval_shape",
-    "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp", "jvp_rule", "layer", "layers", "linear",
-    "linearize", "make_program", "name", "named_scope", "ops", "partials", "register", "register_backend", "stack",
-    "stop_gradient", "to_numpy", "trace", "transformations", "tree", "value_and_grad", "values", "vjp", "vjp_rule",
-    "vmap", "where",
+    "LAYER_API", "Array", "Aval", "Backend", "Batch", "Device", "Engine", "Explain", "Forward", "Grad", "LoopBuilder",
+    "NanGuard", "Observer", "Operator", "Profile", "Program", "Rewriter", "RuleTable", "Trace", "Transformation",
+    "Value", "XformError", "apply", "array", "aval_of", "batch_rule", "bilinear", "buffer", "carry", "checkpoint",
+    "compile_program", "concrete", "cond", "current", "custom_gradient", "custom_jvp", "custom_vjp", "device_put",
+    "diff", "eval_shape", "exclude_from_trace", "explain_apply", "fixed_point", "fori_loop", "grad", "hessian", "hvp",
+    "jacfwd", "jacobian", "jacrev", "jvp", "jvp_rule", "layer", "layers", "linear", "linearize", "load_program",
+    "loop_reports", "make_program", "map", "name", "named_scope", "ops", "partials", "random", "register",
+    "register_backend", "register_engine", "replay_compare", "root", "safe_where", "scan", "stack", "stop_gradient",
+    "switch", "to_numpy", "trace", "transformations", "tree", "value_and_grad", "values", "vjp", "vjp_rule", "vmap",
+    "where", "while_loop",
 ]  # fmt: skip
 
 

@@ -1,25 +1,31 @@
-"""The command line: run a script with layers around it, list what there is."""
+"""The command line: run a script with layers around it, explain what they do, look at stored programs."""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from xform.core.errors import OperandTypeError, PluginError
+from xform.core.errors import XformError
 from xform.plugins import layer, listing
+from xform.programs.compare import diff
+from xform.programs.program import Program
+from xform.programs.storage import load_program
+from xform.programs.svg import to_html
 
 __all__ = ["main", "parse_layer"]
 
 _RUN = """examples:
   python -m xform run script.py --with profile
-  python -m xform run script.py --with profile:save=trace.json
+  python -m xform run script.py --with device:cupy:0
   python -m xform run script.py --epochs 3 --with nan_guard --with 'profile:save=trace.json'
+  python -m xform explain script.py --with grad
 
 Layers are entered in the order given, so that the last stands on top. All that is not --with goes to the script; what
 follows -- does so as it is."""
@@ -29,39 +35,67 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status; what a script raises passes through."""
     given = list(sys.argv[1:] if argv is None else argv)
     parser = make_parser()
-    options = parser.parse_args(with_first(given) if given[:1] == ["run"] else given)
+    options = parser.parse_args(with_first(given) if given[:1] in (["run"], ["explain"]) else given)
     if options.command == "list":
         return show()
     try:
-        layers = [layer(name, **keywords) for name, keywords in map(parse_layer, options.layers)]
-    except (PluginError, OperandTypeError, ValueError) as error:
+        if options.command == "program":
+            return look_at(options)
+        explain = [layer("explain", show=print)] if options.command == "explain" else []
+        layers = explain + [layer(name, *args, **keywords) for name, args, keywords in map(parse_layer, options.layers)]
+    except (XformError, ValueError, OSError, ImportError) as error:
         parser.error(str(error))
     return run_script(options.script, options.args, layers)
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of both commands."""
+    """Make the parser of all commands."""
     parser = argparse.ArgumentParser(prog="python -m xform", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser(
-        "run",
-        help="run a script with layers around it",
-        epilog=_RUN,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    run.add_argument(
-        "--with",
-        dest="layers",
-        action="append",
-        default=[],
-        metavar="NAME[:KEY=VALUE,...]",
-        help="a layer by name, with its options; may be repeated",
-    )
-    run.add_argument("script", help="the script")
-    run.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
+    for name, summary in (
+        ("run", "run a script with layers around it"),
+        ("explain", "run a script and print what each layer makes of each operation"),
+    ):
+        command = commands.add_parser(
+            name, help=summary, epilog=_RUN, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        )
+        command.add_argument(
+            "--with",
+            dest="layers",
+            action="append",
+            default=[],
+            metavar="NAME[:VALUE,...,KEY=VALUE,...]",
+            help="a layer by name, with its arguments; may be repeated",
+        )
+        command.add_argument("script", help="the script")
+        command.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
     commands.add_parser("list", help="list layers, operators and backends, with the distribution of each")
+    add_program_commands(commands.add_parser("program", help="look at a program that Program.save wrote"))
     return parser
+
+
+def add_program_commands(parser: argparse.ArgumentParser) -> None:
+    """Add the commands that look at stored programs."""
+    commands = parser.add_subparsers(dest="look", required=True)
+    for name, summary in (
+        ("show", "print a program, with scopes and lines"),
+        ("source", "print its NumPy source"),
+        ("draw", "draw it"),
+        ("diff", "print where two programs differ; then the status is 1"),
+    ):
+        command = commands.add_parser(name, help=summary)
+        command.add_argument("files", nargs=2 if name == "diff" else 1, metavar="FILE", help="the file of a program")
+        command.add_argument(
+            "--import",
+            dest="modules",
+            action="append",
+            default=[],
+            metavar="MODULE",
+            help="a module that defines operators of the program; a file never imports one",
+        )
+        if name == "draw":
+            command.add_argument("--as", dest="form", choices=tuple(DRAWINGS), help="default: by OUT, or dot")
+            command.add_argument("-o", "--out", type=Path, help="the file to write (default: standard output)")
 
 
 def with_first(argv: Sequence[str]) -> list[str]:
@@ -85,26 +119,37 @@ def with_first(argv: Sequence[str]) -> list[str]:
     return ours + rest
 
 
-def parse_layer(text: str) -> tuple[str, dict[str, Any]]:
-    """Take apart `name:key=value,key=value`; values are Python literals where they parse, else text.
+def parse_layer(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """Take apart `name:value,key=value`, as in a call; values are Python literals where they parse, else text.
 
-    Raises `ValueError` for an option without a value.
+    Raises `ValueError` for a value without a key behind one that has a key.
 
     >>> parse_layer("profile:save=trace.json,depth=2,shape=(1,2)")
-    ('profile', {'save': 'trace.json', 'depth': 2, 'shape': (1, 2)})
+    ('profile', [], {'save': 'trace.json', 'depth': 2, 'shape': (1, 2)})
+    >>> parse_layer("device:cupy:0")
+    ('device', ['cupy:0'], {})
     """
     name, _, rest = text.partition(":")
-    options = {}
+    given: list[Any] = []
+    options: dict[str, Any] = {}
     for part in split_options(rest):
         key, equals, value = part.partition("=")
-        if not equals or not key.strip().isidentifier():
-            msg = f"--with {text}: {part!r} is no option; write {name}:key=value,key=value"
+        if equals and key.strip().isidentifier():
+            options[key.strip()] = literal_or_text(value)
+        elif options:
+            msg = f"--with {text}: {part!r} stands behind an option; write {name}:value,key=value"
             raise ValueError(msg)
-        try:
-            options[key.strip()] = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError):
-            options[key.strip()] = value
-    return name, options
+        else:
+            given.append(literal_or_text(part))
+    return name, given, options
+
+
+def literal_or_text(text: str) -> Any:
+    """Return the Python literal that a text is, or the text."""
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        return text
 
 
 def split_options(text: str) -> list[str]:
@@ -157,7 +202,43 @@ def report_of(each: Any) -> str:
     report = getattr(each, "report", None)
     if not callable(report) or getattr(each, "save_to", None) is not None or getattr(each, "mode", None) == "raise":
         return ""
-    return f"{type(each).__name__}\n{report()}"
+    text = report()
+    return text and f"{type(each).__name__}\n{text}"
+
+
+# ------------------------------------------------------------------ stored programs
+
+
+def look_at(options: argparse.Namespace) -> int:
+    """Print or draw a stored program, or where two of them differ."""
+    for module in options.modules:
+        importlib.import_module(module)
+    programs = list(map(load_program, options.files))
+    if options.look == "diff":
+        found = diff(*programs)
+        print(found)
+        return int(bool(found))
+    if options.look == "draw":
+        draw(programs[0], options.form, options.out)
+    else:
+        print(programs[0].text(lines=True) if options.look == "show" else programs[0].source())
+    return 0
+
+
+DRAWINGS: dict[str, Callable[[Program], str]] = {
+    "dot": Program.to_dot, "mermaid": Program.to_mermaid, "svg": Program.to_svg, "html": to_html,
+}  # fmt: skip
+_SUFFIXES = {".svg": "svg", ".html": "html", ".mmd": "mermaid"}
+
+
+def draw(program: Program, form: str | None, out: Path | None) -> None:
+    """Draw a program, into a file or on standard output."""
+    form = form or _SUFFIXES.get("" if out is None else out.suffix, "dot")
+    text = DRAWINGS[form](program)
+    if out is None:
+        print(text)
+    else:
+        out.write_text(f"{text}\n", encoding="utf-8")
 
 
 def show() -> int:

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,17 +20,26 @@ from xform.core.backend import HOST_TYPES
 from xform.core.errors import GradientError, ShapeError
 from xform.core.source import boundary
 from xform.core.stack import apply
+from xform.core.transformed import Transformed
 from xform.layers import lifted
 from xform.ops.indexing import getitem
 from xform.ops.placement import make_put
 from xform.ops.shapes import reshape
 from xform.transforms.batch import Batch, batched
 from xform.transforms.forward import Forward, dual, filled, jvp, results_of
-from xform.transforms.grad import Grad, require_inexact
+from xform.transforms.grad import Grad
 from xform.transforms.operands import delivered, is_bare, taken_in, writeable
 from xform.transforms.plans import home_of
-from xform.transforms.reverse import Chosen, attach_all, grad, holds_value, pair_of, require_array, unwrapped
-from xform.transforms.tangents import is_array
+from xform.transforms.reverse import (
+    Chosen,
+    attach_all,
+    grad,
+    holds_value,
+    pair_of,
+    require_arguments,
+    require_array,
+    unwrapped,
+)
 
 __all__ = ["hessian", "hvp", "jacfwd", "jacobian", "jacrev"]
 
@@ -59,34 +67,44 @@ def jacfwd(
     array([[2., 0.],
            [0., 4.]])
     """
-    chosen = chosen_of(fun, argnums, argnames, "jacfwd")
+    return forward_jacobian(fun, argnums, argnames, has_aux=has_aux, holomorphic=holomorphic, name="jacfwd")
 
-    @boundary
-    @functools.wraps(fun)
-    def jacobian_function(*args: Any, **kwargs: Any) -> Any:
-        leaves, structure = tree.flatten(chosen.pick(args, kwargs))
-        require_arguments(leaves, structure, chosen, holomorphic=holomorphic, forward=True)
-        keep = holds_value(args) or bool(kwargs and holds_value(kwargs.values()))
-        seeds, bare = basis(leaves), is_bare(None)
-        with Batch(known_shape(seeds[0])[0], site=chosen.site) as batch, Forward(site=chosen.site) as forward:
-            duals = [
-                dual(forward, lifted(x), batched(batch, taken_in(seed, bare=bare), 0))
-                for x, seed in zip(leaves, seeds, strict=True)
-            ]
-            new_args, new_kwargs = chosen.put(args, kwargs, tree.unflatten(structure, duals))
-            out = fun(*new_args, **new_kwargs)
-            aux = None
-            if has_aux:
-                out, aux = pair_of(out, fun)
-        outs, tangents, out_structure = results_of(forward, out, chosen.what)
-        require_outputs(outs, chosen.what, holomorphic=holomorphic)
-        blocks = [
-            tree.unflatten(structure, columns(batch.lowered(tangent, -1), leaves)) for tangent in filled(outs, tangents)
+
+def forward_jacobian(
+    fun: Function, argnums: Argnums, argnames: Argnames, *, has_aux: bool, holomorphic: bool, name: str
+) -> Function:
+    """Make the function of `jacfwd`."""
+    chosen = chosen_of(fun, argnums, argnames, name)
+    return Transformed(jacobian_by_columns, fun, fun, chosen, has_aux, holomorphic)
+
+
+@boundary
+def jacobian_by_columns(
+    fun: Function, chosen: Chosen, has_aux: bool, holomorphic: bool, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Compute a Jacobian in forward mode."""
+    leaves, structure = tree.flatten(chosen.pick(args, kwargs))
+    require_leaves(leaves, structure, chosen)
+    require_arguments(leaves, structure, chosen, holomorphic=holomorphic, forward=True)
+    keep = holds_value(args) or bool(kwargs and holds_value(kwargs.values()))
+    seeds, bare = basis(leaves), is_bare(None)
+    with Batch(known_shape(seeds[0])[0], site=chosen.site) as batch, Forward(site=chosen.site) as forward:
+        duals = [
+            dual(forward, lifted(x), batched(batch, taken_in(seed, bare=bare), 0))
+            for x, seed in zip(leaves, seeds, strict=True)
         ]
-        found = delivered(tree.unflatten(out_structure, blocks), keep=keep)
-        return (found, delivered(tree.map(forward.unwrap, aux), keep=keep)) if has_aux else found
-
-    return jacobian_function
+        new_args, new_kwargs = chosen.put(args, kwargs, tree.unflatten(structure, duals))
+        out = fun(*new_args, **new_kwargs)
+        aux = None
+        if has_aux:
+            out, aux = pair_of(out, fun)
+    outs, tangents, out_structure = results_of(forward, out, chosen.what)
+    require_outputs(outs, chosen.what, holomorphic=holomorphic)
+    blocks = [
+        tree.unflatten(structure, columns(batch.lowered(tangent, -1), leaves)) for tangent in filled(outs, tangents)
+    ]
+    found = delivered(tree.unflatten(out_structure, blocks), keep=keep)
+    return (found, delivered(tree.map(forward.unwrap, aux), keep=keep)) if has_aux else found
 
 
 def jacrev(
@@ -134,29 +152,31 @@ def reverse_jacobian(
 ) -> Function:
     """Make the function of `jacrev` and `jacobian`."""
     chosen = chosen_of(fun, argnums, argnames, name)
+    return Transformed(jacobian_by_rows, fun, fun, chosen, has_aux, holomorphic)
 
-    @boundary
-    @functools.wraps(fun)
-    def jacobian_function(*args: Any, **kwargs: Any) -> Any:
-        leaves, structure = tree.flatten(chosen.pick(args, kwargs))
-        require_arguments(leaves, structure, chosen, holomorphic=holomorphic, forward=False)
-        keep = holds_value(args) or bool(kwargs and holds_value(kwargs.values()))
-        tape = Grad()
-        tape.site = chosen.site
-        with tape:
-            handles = attach_all(tape, leaves, structure, chosen)
-            new_args, new_kwargs = chosen.put(args, kwargs, tree.unflatten(structure, handles))
-            out = fun(*new_args, **new_kwargs)
-            aux = None
-            if has_aux:
-                out, aux = pair_of(out, fun)
-        outs, out_structure = tree.flatten(out)
-        require_outputs(outs, chosen.what, holomorphic=holomorphic)
-        blocks = [tree.unflatten(structure, list(row)) for row in rows_of(tape, outs, handles)]
-        found = delivered(tree.unflatten(out_structure, blocks), keep=keep)
-        return (found, delivered(unwrapped(tape, aux), keep=keep)) if has_aux else found
 
-    return jacobian_function
+@boundary
+def jacobian_by_rows(
+    fun: Function, chosen: Chosen, has_aux: bool, holomorphic: bool, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Compute a Jacobian in reverse mode."""
+    leaves, structure = tree.flatten(chosen.pick(args, kwargs))
+    require_leaves(leaves, structure, chosen)
+    keep = holds_value(args) or bool(kwargs and holds_value(kwargs.values()))
+    tape = Grad()
+    tape.site = chosen.site
+    with tape:
+        handles = attach_all(tape, leaves, structure, chosen, holomorphic=holomorphic)
+        new_args, new_kwargs = chosen.put(args, kwargs, tree.unflatten(structure, handles))
+        out = fun(*new_args, **new_kwargs)
+        aux = None
+        if has_aux:
+            out, aux = pair_of(out, fun)
+    outs, out_structure = tree.flatten(out)
+    require_outputs(outs, chosen.what, holomorphic=holomorphic)
+    blocks = [tree.unflatten(structure, list(row)) for row in rows_of(tape, outs, handles)]
+    found = delivered(tree.unflatten(out_structure, blocks), keep=keep)
+    return (found, delivered(unwrapped(tape, aux), keep=keep)) if has_aux else found
 
 
 def rows_of(tape: Grad, outs: list[Any], handles: list[Any]) -> list[Any]:
@@ -190,23 +210,25 @@ def hessian(
            [ 0., 12.]])
     """
     first = reverse_jacobian(fun, argnums, argnames, has_aux=has_aux, holomorphic=holomorphic, name="hessian")
-    return jacfwd(first, argnums, argnames=argnames, has_aux=has_aux, holomorphic=holomorphic)
+    return forward_jacobian(first, argnums, argnames, has_aux=has_aux, holomorphic=holomorphic, name="hessian")
 
 
 @boundary
-def hvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+def hvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], *, holomorphic: bool = False) -> Any:
     """Return the product of the Hessian of a scalar function with `tangents`, without making the Hessian.
 
     `primals` and `tangents` are sequences of the same structure, as for `jvp`. With one primal the result is one
     product, of its shape and dtype; with several a tuple. Forward over reverse: it costs a few gradients. Raises
-    `GradientError` for an output that is no real scalar, and for tangents that do not fit.
+    `GradientError` for an output that is no real scalar, and for tangents that do not fit. `holomorphic` and the
+    derivatives of complex arguments are those of `grad`.
 
     >>> import numpy as np, xform as xf
     >>> xf.hvp(lambda x: (x**3).sum(), (np.array([1.0, 2.0]),), (np.array([1.0, 0.5]),))
     array([6., 6.])
     """
     several = len(primals) != 1
-    return jvp(grad(fun, tuple(range(len(primals))) if several else 0), primals, tangents)[1]
+    argnums = tuple(range(len(primals))) if several else 0
+    return jvp(grad(fun, argnums, holomorphic=holomorphic), primals, tangents)[1]
 
 
 # ------------------------------------------------------------------ what may be differentiated
@@ -217,25 +239,8 @@ def chosen_of(fun: Function, argnums: Argnums, argnames: Argnames, name: str) ->
     return Chosen(fun, 0 if argnums is None and argnames is None else argnums, argnames, name)
 
 
-def require_arguments(
-    leaves: list[Any], structure: tree.Structure, chosen: Chosen, *, holomorphic: bool, forward: bool
-) -> None:
-    """Raise for arguments that cannot be differentiated, naming the leaf."""
-    for position, leaf in enumerate(leaves):
-        kind = "O" if not is_array(leaf) else dtype_of(leaf).kind
-        if kind == "c" and (holomorphic or not forward):
-            continue
-        if kind == "f" and not holomorphic:
-            continue
-        path = structure.paths()[position]
-        what = f"{chosen.what}: the {f'leaf {path}' if path else 'argument'}"
-        require_array(leaf, what, "leave it out of argnums, or close over it")
-        require_inexact(leaf, what)
-        dtype = dtype_of(leaf)
-        if holomorphic:
-            raise GradientError(f"{what} has dtype {dtype}; holomorphic=True needs complex arguments", value=leaf)
-        msg = f"{what} has dtype {dtype}; pass holomorphic=True, or take jacrev of a real function"
-        raise GradientError(msg, value=leaf)
+def require_leaves(leaves: list[Any], structure: tree.Structure, chosen: Chosen) -> None:
+    """Raise where there is nothing to differentiate by."""
     if not leaves:
         raise GradientError(f"{chosen.what}: the arguments hold no array to differentiate by", value=structure)
 

@@ -22,8 +22,8 @@ from xform.core.operator import Operator
 from xform.core.stack import Transformation
 
 __all__ = [
-    "LAYER_API", "backend", "backends", "layer", "operator", "operators", "register", "register_backend",
-    "transformations"
+    "LAYER_API", "backend", "backends", "engine", "engines", "layer", "operator", "operators", "register",
+    "register_backend", "register_engine", "transformations"
 ]  # fmt: skip
 
 #: version of the API between a layer and xform; it changes after two minor releases of deprecation
@@ -104,6 +104,7 @@ _transformations = Registry(
     {
         "batch": "xform.transforms.batch:Batch",
         "device": "xform.transforms.device:Device",
+        "explain": "xform.transforms.explain:Explain",
         "forward": "xform.transforms.forward:Forward",
         "grad": "xform.transforms.grad:Grad",
         "nan_guard": "xform.transforms.nan_guard:NanGuard",
@@ -121,6 +122,7 @@ _backends = Registry(
         "torch": "xform.core.devices:TORCH",
     },
 )
+_engines = Registry("engine", "xform.engines", {"numpy": "xform.programs.engines:NUMPY"})
 
 
 def register(name: str, kind: Callable[..., Transformation] | str) -> None:
@@ -150,11 +152,11 @@ def transformations() -> dict[str, str]:
     return _transformations.names()
 
 
-def layer(name: str, /, **options: Any) -> Transformation:
-    """Make a layer by name; `options` are the arguments of its class.
+def layer(name: str, /, *given: Any, **options: Any) -> Transformation:
+    """Make a layer by name; `given` and `options` are the arguments of its class.
 
-    Raises `PluginError` where the name is unknown or its plugin does not load, `OperandTypeError` for options that the
-    class does not take.
+    Raises `PluginError` where the name is unknown or its plugin does not load, `OperandTypeError` for arguments that
+    the class does not take.
 
     >>> import xform as xf
     >>> xf.layer("grad", name="mine")
@@ -166,8 +168,8 @@ def layer(name: str, /, **options: Any) -> Transformation:
     if not callable(kind):
         msg = f"{what} is {kind!r}; an entry point must name a layer class"
         raise PluginError(msg, name=name)
-    check_options(kind, what, options)
-    made = kind(**options)
+    check_options(kind, what, given, options)
+    made = kind(*given, **options)
     if not isinstance(made, Transformation):
         msg = f"{what} gave {type(made).__name__}, which is no xf.Transformation"
         raise PluginError(msg, name=name)
@@ -183,14 +185,14 @@ def check_api(kind: Any, what: str) -> None:
         raise PluginError(msg, layer_api=stated)
 
 
-def check_options(kind: Callable[..., Any], what: str, options: dict[str, Any]) -> None:
-    """Raise `OperandTypeError` where a class does not take these options."""
+def check_options(kind: Callable[..., Any], what: str, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Raise `OperandTypeError` where a class does not take these arguments."""
     try:
         signature = inspect.signature(kind)
     except ValueError:  # a class written in C tells no signature
         return
     try:
-        signature.bind(**options)
+        signature.bind(*given, **options)
     except TypeError as error:
         msg = f"{what}: {error}; it is made as {getattr(kind, '__name__', kind)}{signature}"
         raise OperandTypeError(msg, options=options) from None
@@ -226,6 +228,21 @@ def backend(name: str) -> Any:
     return _backends.find(name)[0]
 
 
+def register_engine(name: str, target: Any) -> None:
+    """Make an engine that computes programs known by name: an `xf.Engine`, or `"module:attribute"`."""
+    _engines.register(name, target)
+
+
+def engines() -> dict[str, str]:
+    """Return the names of all engines, and where each comes from."""
+    return _engines.names()
+
+
+def engine(name: str) -> Any:
+    """Return an engine by name; raises `PluginError` where the name is unknown or its plugin does not load."""
+    return _engines.find(name)[0]
+
+
 def find_backend(name: str) -> Any:
     """Return a backend by name, or None where nobody offers it; raises `PluginError` where its plugin does not load.
 
@@ -237,6 +254,6 @@ def find_backend(name: str) -> Any:
 
 def listing() -> Iterable[tuple[str, str, str]]:
     """Give kind, name and source of all that can be had by name."""
-    for registry in (_transformations, _operators, _backends):
+    for registry in (_transformations, _operators, _backends, _engines):
         for name, source in registry.names().items():
             yield registry.kind, name, source

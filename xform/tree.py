@@ -123,14 +123,15 @@ class Structure:
         return f"Structure({_text(self)})"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        return "LEAF" if self is LEAF else (_restore, (self.container, self.aux, self.children))
+        return "LEAF" if self is LEAF else (restore, (self.container, self.aux, self.children))
 
 
 def _labels(node: Structure) -> list[str]:
     return node.kind.labels(node.aux, len(node.children))
 
 
-def _restore(container: type, aux: Any, children: tuple[Structure, ...]) -> Structure:
+def restore(container: type, aux: Any, children: tuple[Structure, ...]) -> Structure:
+    """Make a structure from its parts; raises TreeError where the class is no container here."""
     kind = _kind_of(container)
     if kind is _leaf:
         raise TreeError(f"{container.__qualname__} is no container here: call xform.tree.register for it first")

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -112,14 +113,14 @@ def _delitem(self: Value, index: Any) -> None:
 
 
 def _len(self: Value) -> int:
-    shape = aval_of(self).shape
+    shape = _shape(self)
     if not shape:
         msg = f"len() of {self!r}: it has no axes"
         raise OperandTypeError(msg, value=self)
     if shape[0] is None:
         msg = f"len() of {self!r}: the length is not known before run time"
         raise HostReadError(msg, value=self)
-    return shape[0]
+    return shape[0]  # type: ignore[no-any-return]
 
 
 def _iter(self: Value) -> Iterator[Any]:
@@ -149,7 +150,7 @@ def _array(self: Value, dtype: Any = None, copy: bool | None = None) -> Any:
         raise HostReadError(msg, kind="asarray", value=self) from error
 
 
-READ_ARRAY = HostRead("asarray")
+READ_ARRAY, READ_SHAPE = HostRead("asarray"), HostRead("shape")
 
 
 def _tolist(self: Value) -> Any:
@@ -171,7 +172,9 @@ def _host(self: Value) -> bool:
 def _shown(self: Value) -> Any:
     """Return the array to print, None where there is no one array: an abstract value, or the lanes of a batch."""
     raw = concrete(self)
-    return raw if getattr(raw, "shape", ()) == aval_of(self).shape else None
+    have, want = getattr(raw, "shape", ()), aval_of(self).shape
+    fits = len(have) == len(want) and all(m in (None, n) for n, m in zip(have, want, strict=True))
+    return raw if fits else None
 
 
 def _str(self: Value) -> str:
@@ -286,7 +289,15 @@ def _array_namespace(self: Value, *, api_version: str | None = None) -> Any:
 
 
 def _shape(self: Value) -> Any:
-    return self.data.shape if type(self) is Array and type(self.data) is np.ndarray else aval_of(self).shape
+    if type(self) is Array and type(self.data) is np.ndarray:
+        return self.data.shape
+    shape = aval_of(self).shape
+    return apply(READ_SHAPE, self) if None in shape else shape
+
+
+def _size(self: Value) -> int:
+    shape = _shape(self)
+    return aval_of(self).size if None in shape else math.prod(shape)  # which raises
 
 
 def _device(self: Value) -> str:
@@ -298,9 +309,9 @@ ATTRIBUTES: dict[str, Method] = {
     "shape": _shape,
     "dtype": lambda self: aval_of(self).dtype,
     "ndim": lambda self: len(aval_of(self).shape),
-    "size": lambda self: aval_of(self).size,
+    "size": _size,
     "itemsize": lambda self: aval_of(self).dtype.itemsize,
-    "nbytes": lambda self: aval_of(self).size * aval_of(self).dtype.itemsize,
+    "nbytes": lambda self: _size(self) * aval_of(self).dtype.itemsize,
     "T": ops.transpose,
     "mT": ops.matrix_transpose,
     "real": ops.real,

@@ -26,7 +26,7 @@ def in_dtype(x: Any, dtype: str) -> Any:
     """Return an operand in a dtype: floating ones are cast, turned by a small angle where it is complex."""
     if isinstance(x, bool | int):
         return x
-    if isinstance(x, float):
+    if type(x) is float:  # an np.float64 is a float too, and strong
         return complex(x, 0.2) if dtype == "complex128" else x
     if not isinstance(x, np.ndarray | np.generic) or x.dtype.kind not in "fc":
         return x

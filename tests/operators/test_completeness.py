@@ -24,7 +24,6 @@ for _module in pkgutil.iter_modules(xform.ops.__path__):
 #: operators that no row goes through, and why
 WITHOUT_ROW = {
     "DevicePut": "it moves between devices and computes nothing; test_device_put moves",
-    "HostRead": "it gives a Python object; test_values reads",
     "Observe": "it tells an observer and computes nothing; test_behaviours_trace replays it",
     "PutLike": "it moves between devices and computes nothing; test_device_put moves",
     "StopGradient": "finite differences see through it; test_behaviours_nesting asks for its zero",

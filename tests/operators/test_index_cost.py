@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 
 import xform as xf
 from xform.core.aval import aval_of
@@ -43,6 +44,31 @@ def test_a_loop_over_elements_is_linear_with_something_below():
     assert counts[200][0] - counts[100][0] <= 2.1 * (counts[100][0] - counts[50][0])
     assert counts[200][1] - counts[100][1] <= 2.1 * (counts[100][1] - counts[50][1])
     assert counts[200][1] < 200 * 20
+
+
+MODES = {
+    "grad": lambda n: xf.grad(plain)(np.ones(n)),
+    "jvp": lambda n: xf.jvp(plain, (np.ones(n),), (np.ones(n),))[1],
+    "batched gradient": lambda n: xf.vmap(xf.grad(plain))(np.ones((3, n))),
+    "gradient of a batch": lambda n: xf.grad(lambda a: xf.vmap(plain)(a).sum())(np.ones((3, n))),
+    "replayed gradient": lambda n: xf.make_program(xf.grad(plain))(np.ones(n)).run([xf.array(np.ones(n))])[0],
+}
+
+
+def plain(a):
+    return sum(a[i] for i in range(len(a)))
+
+
+@pytest.mark.parametrize("run", MODES.values(), ids=MODES)
+def test_a_sum_over_elements_is_linear_in_every_mode(run):
+    counts = {}
+    for size in (50, 100, 200):
+        with Counting() as count:
+            np.testing.assert_allclose(run(size), size if run is MODES["jvp"] else 1.0)
+        counts[size] = (count.operations, count.elements)
+    for part in (0, 1):
+        assert counts[200][part] - counts[100][part] <= 2.1 * (counts[100][part] - counts[50][part])
+    assert counts[200][1] < 200 * 50
 
 
 def test_a_loop_over_elements_is_linear_in_second_order():

@@ -10,7 +10,9 @@ import numpy as np
 from xform.core.errors import OperandTypeError, ShapeError
 from xform.core.value import Value
 
-__all__ = ["Aval", "alike", "aval_of", "broadcast_shapes", "dtype_of", "is_static", "result_dtype", "shape_of"]
+__all__ = [
+    "Aval", "alike", "aval_of", "broadcast_shapes", "dtype_of", "is_numeric", "is_static", "result_dtype", "shape_of",
+]  # fmt: skip
 
 Shape = tuple[int | None, ...]
 
@@ -109,6 +111,15 @@ def dtype_of(value: Any) -> np.dtype[Any]:
     while isinstance(value, Value) and value.aval is None:
         value = value.data
     return value.dtype if type(value) is np.ndarray or isinstance(value, np.generic) else aval_of(value).dtype
+
+
+def is_numeric(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are numbers or booleans: not text, dates or Python objects.
+
+    >>> is_numeric(np.dtype("float32")), is_numeric(np.dtype(object))
+    (True, False)
+    """
+    return dtype.kind not in "OSUMmT"
 
 
 def alike(x: Any, out: Any) -> bool:

@@ -17,7 +17,7 @@ from xform.core.errors import (
     XformError,
 )
 from xform.core.operator import Operator
-from xform.core.source import describe, hidden, user_site
+from xform.core.source import Site, describe, hidden, user_site
 from xform.core.value import Array, Value
 
 __all__ = ["escaped", "evaluate", "no_array", "wrap"]
@@ -101,7 +101,7 @@ def _array(raw: Any) -> Array:
     return value
 
 
-def explain(op: Operator, arrays: list[Any], error: Exception) -> XformError | None:
+def explain(op: Operator, arrays: list[Any], error: Exception, site: Site | None = None) -> XformError | None:
     """Return the error of a built-in operator in our words, or None where the user's own must pass unchanged."""
     if isinstance(error, XformError) or not type(op).__module__.startswith("xform.ops"):
         return None
@@ -127,7 +127,8 @@ def explain(op: Operator, arrays: list[Any], error: Exception) -> XformError | N
         ShapeError: "; reshape an operand, or insert axes with x[:, None]",
         OperandTypeError: "; convert with x.astype(dtype)",
     }
-    msg = f"{op!r}: {str(error).strip()}{remedy.get(kind, '')} ({', '.join(operands)}; at {describe(user_site())})"
+    place = describe(site or user_site())
+    msg = f"{op!r}: {str(error).strip()}{remedy.get(kind, '')} ({', '.join(operands)}; at {place})"
     return kind(msg, op=op, operands=tuple(arrays))
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "CaptureError",
     "ConvergenceError",
     "DeviceMismatchError",
     "DeviceUnavailableError",
     "DtypeError",
+    "EngineError",
     "EscapedValueError",
     "GradientError",
     "HostReadError",
@@ -29,6 +31,8 @@ __all__ = [
     "RuleError",
     "ShapeError",
     "TapeConsumedError",
+    "TooManyPathsError",
+    "TraceMismatchError",
     "TreeError",
     "WriteError",
     "XformError",
@@ -143,8 +147,24 @@ class ProgramError(XformError, RuntimeError):
     """A program cannot be recorded or run as asked."""
 
 
+class CaptureError(ProgramError):
+    """A traced function uses an array that is no argument, where `capture="error"` forbids it."""
+
+
+class TooManyPathsError(ProgramError):
+    """A traced function goes other ways for more outcomes of what it reads than paths may be recorded."""
+
+
+class TraceMismatchError(ProgramError):
+    """A traced function does something else than what was recorded; `reason` tells which of several kinds it is."""
+
+
 class ProgramFormatError(ProgramError, ValueError):
     """A file that holds no program, or a program that no file can hold."""
+
+
+class EngineError(ProgramError):
+    """An engine that does not take an operation of a program."""
 
 
 class TreeError(XformError, ValueError):

@@ -53,11 +53,12 @@ def require_function(fun: Any, what: str, *, computes: bool = True) -> None:
 
 
 def refuse_generator(fun: Any, layer: Any) -> None:
-    """Raise `LayerError` where `layer` decorates a generator function, whose body runs when the call has ended."""
+    """Raise `LayerError` where a layer (or what is named) decorates a generator function: its body runs later."""
     if flags_of(fun) & _GENERATOR:
         label = getattr(fun, "__qualname__", repr(fun))
         msg = (
-            f"{layer!r} cannot decorate the generator function {label}: its body runs after the call, when it is "
+            f"{layer if type(layer) is str else repr(layer)} cannot decorate the generator function {label}: "
+            "its body runs after the call, when it is "
             "iterated. Enter it inside each step (with layer: ... and then yield), or decorate what the loop calls"
         )
         raise LayerError(msg, layer=layer)

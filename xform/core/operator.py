@@ -52,6 +52,10 @@ class Operator:
     #: its derivative holds for functions that keep to symmetric operands (`Cholesky`) or do not see a choice of vectors
     #: (`Svd`), so finite differences of the operator alone do not show it
     only_composed: ClassVar[bool] = False
+    #: holds functions, which a layer that the operation passes must reach: see `within`
+    nests: ClassVar[bool] = False
+    #: calls functions of the user, which may need data and branch on them: a program of it is derived as it runs
+    runs_python: ClassVar[bool] = False
     __tree_leaf__ = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -67,6 +71,18 @@ class Operator:
         """Return the aval of the result; raises `ShapeError` or `DtypeError` where operands do not fit."""
         msg = f"{self.name} has no infer(self, *avals); write it to trace or batch this operator"
         raise NotImplementedError(msg)
+
+    def within(self, layer: Any) -> Operator:
+        """Return the operator with the functions that it holds run under `layer`; asked where it `nests`."""
+        return self
+
+    def stepped(self, values: tuple[Any, ...]) -> Any:
+        """Run on values, operation by operation, on top of the current stack; `NotImplemented` where it is one."""
+        return NotImplemented
+
+    def pruned(self, used: tuple[bool, ...]) -> tuple[Operator, tuple[int, ...]] | None:
+        """Return an operator of the outputs that are used, and which operands it takes; None: it stays as it is."""
+        return None
 
     def evaluate(self, xp: Any, *arrays: Any) -> Any:
         """Compute on raw arrays of the array library `xp`."""

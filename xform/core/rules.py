@@ -92,7 +92,7 @@ class RuleTable:
         self.rules = Rules()
 
     def __call__(self, *kinds: OperatorClass) -> Callable[[Rule], Rule]:
-        """Register the decorated function as the rule of these operator classes."""
+        """Register the decorated function as the rule of these operator classes, in place of the one they had."""
 
         def register(rule: Rule) -> Rule:
             for kind in kinds:

@@ -13,12 +13,14 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, Self
 
 from xform.core.bottom import evaluate
 from xform.core.errors import LayerError, LayerOrderError, RuleError
+from xform.core.functions import is_coroutine, refuse_generator
 from xform.core.operator import Operator
 from xform.core.place import place
 from xform.core.source import describe, hidden, hide_frames, install_hook, refuse_yield, user_site, warn_user
@@ -93,6 +95,16 @@ class Transformation:
 
         def run(op: Operator, values: tuple[Any, ...]) -> Any:
             here = _get()
+            if op.nests:
+                op = op.within(self)
+                if not self.takes(op):
+                    _set(self.place_on(below))  # no name of `run` in itself: that would be a cycle
+                    try:
+                        out = op.stepped(values)
+                    finally:
+                        _set(here)
+                    if out is not NotImplemented:
+                        return out
             _set(below)
             try:
                 out = interpret(op, values)
@@ -104,6 +116,13 @@ class Transformation:
             return out
 
         return run
+
+    def takes(self, op: Operator) -> bool:
+        """Whether `interpret` knows what to do with an operator that holds Programs, a loop say.
+
+        A layer that wraps values and has no rule for it is given the operations of its rounds, one after the other.
+        """
+        return self.effect != "wraps"
 
     def place_on(self, below: Level) -> Level:
         """Return the level of this layer on top of `below`."""
@@ -197,6 +216,10 @@ class Observer(Transformation):
     def observe(self, op: Operator, inputs: tuple[Any, ...], outputs: Any) -> None:
         """See one finished operation."""
 
+    def told(self, op: Operator, inputs: tuple[Any, ...], outputs: Any) -> None:
+        """Be told, by an operator that was left in a program, of an operation that has run."""
+        self.after(self.before(op, inputs), op, inputs, outputs)
+
     def bind(self, below: Level) -> Interpret:
         """Return the function that calls the hooks around the operation."""
         before, after, failed, interpret = self.before, self.after, self.failed, below.interpret
@@ -209,6 +232,7 @@ class Observer(Transformation):
                 seen.append(True)
             if op.observes:
                 return interpret(op, values)
+            op = op.within(self) if op.nests else op
             here = _get()
             _set(below)
             try:
@@ -232,6 +256,7 @@ class Observer(Transformation):
         def run(op: Operator, values: tuple[Any, ...]) -> Any:
             if not seen:
                 seen.append(True)
+            op = op.within(self) if op.nests else op
             out = interpret(op, values)
             if not op.observes and not op.attribute_like:
                 outputs = out if op.multiple_outputs else (out,)
@@ -276,6 +301,10 @@ class Level:
         self.interpret = interpret
         self.unary = unary or (lambda op, x: interpret(op, (x,)))
         self.binary = binary or (lambda op, x, y: interpret(op, (x, y)))
+
+    def topped(self, layer: Transformation) -> Level:
+        """Return the level of a layer that is pushed on top of this one."""
+        return layer.place_on(self)
 
 
 BOTTOM = Level(None, None, evaluate)
@@ -326,7 +355,7 @@ def push(layer: Transformation) -> Level:
     below = _get()
     check_place(layer, below)
     layer.on_register()
-    level = layer.place_on(below)
+    level = below.topped(layer)
     _set(level)
     return level
 
@@ -405,18 +434,33 @@ def carry(fun: Callable[..., Any]) -> Callable[..., Any]:
     >>> profile.calls("Add")
     1
     """
+    refuse_generator(fun, "xf.carry")
     level, here = _get(), place.get()
 
-    @functools.wraps(fun)
-    def carried(*args: Any, **kwargs: Any) -> Any:
+    @contextmanager
+    def there() -> Iterator[None]:
         before, was = _get(), place.get()
         _set(level)
         place.set(here)
         try:
-            return fun(*args, **kwargs)
+            yield
         finally:
             _set(before)
             place.set(was)
+
+    if is_coroutine(fun):
+
+        @functools.wraps(fun)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            with there():
+                return await fun(*args, **kwargs)
+
+        return awaited
+
+    @functools.wraps(fun)
+    def carried(*args: Any, **kwargs: Any) -> Any:
+        with there():
+            return fun(*args, **kwargs)
 
     return carried
 

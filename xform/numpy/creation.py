@@ -299,7 +299,8 @@ def _spaced(start: Any, stop: Any, num: int, *, endpoint: bool) -> tuple[Any, An
     ramp = np.arange(min(num, max(count, 1)), dtype=aval.dtype).reshape(-1, *[1] * aval.ndim)
     out = ramp * (step if count > 0 else span) + start
     if endpoint and num > 1:
-        out = concatenate([out, expand_dims(broadcast_like(stop, span), 0)])
+        last = astype(broadcast_like(stop, span), aval.dtype)  # a Python number is no array of doubles
+        out = concatenate([out, expand_dims(last, 0)])
     return out, step
 
 

@@ -34,6 +34,7 @@ from xform.core.aval import Aval, aval_of, broadcast_shapes
 from xform.core.backend import is_raw
 from xform.core.errors import ShapeError
 from xform.core.value import Value
+from xform.ops.shapes import read_shape
 from xform.ops.stacking import nested
 
 __all__ = [
@@ -181,7 +182,7 @@ def shape(a: Any) -> tuple[int | None, ...]:
     >>> shape([[1, 2], [3, 4]])
     (2, 2)
     """
-    return _aval(a).shape
+    return read_shape(a) if isinstance(a, Value) else _aval(a).shape
 
 
 def size(a: Any, axis: Any = None) -> int:
@@ -190,7 +191,7 @@ def size(a: Any, axis: Any = None) -> int:
     >>> size(np.ones((2, 3))), size(np.ones((2, 3)), 1)
     (6, 3)
     """
-    lengths = _aval(a).shape
+    lengths = shape(a)
     if axis is not None:
         lengths = tuple(lengths[each] for each in (axis if isinstance(axis, tuple) else (axis,)))
     if None in lengths:

@@ -7,6 +7,7 @@ from xform.ops.arithmetic import *
 from xform.ops.batching import *
 from xform.ops.broadcast import *
 from xform.ops.broadcast_batch import *
+from xform.ops.buffers import *
 from xform.ops.closeness import *
 from xform.ops.comparisons import *
 from xform.ops.complexes import *
@@ -37,6 +38,7 @@ from xform.ops.sinc import *
 from xform.ops.softmax import *
 from xform.ops.sorting import *
 from xform.ops.stacking import *
+from xform.ops.stand_ins import *
 from xform.ops.statistics import *
 from xform.ops.structural import *
 from xform.ops.tiling import *
@@ -45,12 +47,12 @@ from xform.ops.trigonometric import *
 from xform.ops.updates import *
 from xform.ops.updates_nonlinear import *
 
-#: the modules of linear algebra are loaded when one of their names is first asked for
-_LAZY = ("linalg", "determinants", "cofactors", "norms", "factorizations", "decompositions")
+#: the modules of linear algebra and of draws are loaded when one of their names is first asked for
+_LAZY = ("linalg", "determinants", "cofactors", "norms", "factorizations", "decompositions", "draws")
 
 
 def __getattr__(name: str) -> _Any:
-    """Find an operator or a function of linear algebra."""
+    """Find an operator or a function of linear algebra, or an operator that draws."""
     if name in _LAZY:
         return _importlib.import_module(f"xform.ops.{name}")
     if not name.startswith("_"):

@@ -252,7 +252,8 @@ def broadcast_to(x: Any, shape: Any) -> Any:
     >>> broadcast_to(np.ones(2), (3, 2)).shape
     (3, 2)
     """
-    return apply(make_broadcast_to((int(shape),) if np.ndim(shape) == 0 else tuple(map(int, shape))), x)
+    several = isinstance(shape, tuple | list) or np.ndim(shape)  # of which a length may be a value
+    return apply(make_broadcast_to(tuple(map(int, shape)) if several else (int(shape),)), x)
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:

@@ -23,7 +23,7 @@ from xform.ops.factorizations import adjoint, conjugated, product, reciprocal_ga
 from xform.ops.indexing import getitem
 from xform.ops.linalg import linalg_dtype, solve, stack_batch
 from xform.ops.products import matmul
-from xform.ops.shapes import expand_dims, matrix_transpose, shape_of
+from xform.ops.shapes import expand_dims, matrix_transpose, read_shape, shape_of
 from xform.ops.stacking import concatenate
 from xform.ops.triangular import diagonal, tril
 
@@ -79,6 +79,8 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
     if not compute_uv:
         return svdvals(a)
     shape = shape_of(a)
+    if full_matrices and None in shape[-2:]:
+        shape = read_shape(a)
     if full_matrices and shape[-2:-1] != shape[-1:]:
         msg = f"svd: full_matrices=True of shape {shape} has columns without a derivative; write full_matrices=False"
         raise OperandError(msg, argument="full_matrices")

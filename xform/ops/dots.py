@@ -9,7 +9,7 @@ from xform.ops.arithmetic import mul
 from xform.ops.complexes import conj
 from xform.ops.flipping import roll
 from xform.ops.products import contract, matmul, rank
-from xform.ops.shapes import expand_dims, moveaxis, reshape, shape_of, squeeze
+from xform.ops.shapes import expand_dims, moveaxis, read_shape, reshape, shape_of, squeeze
 
 __all__ = ["cross", "dot", "inner", "kron", "matvec", "multiply_outer", "outer", "vdot", "vecdot", "vecmat"]
 
@@ -74,7 +74,7 @@ def kron(a: Any, b: Any) -> Any:
     ndim = max(rank(a), rank(b))
     a = expand_dims(a, tuple(range(ndim - rank(a)))) if rank(a) < ndim else a
     b = expand_dims(b, tuple(range(ndim - rank(b)))) if rank(b) < ndim else b
-    lengths = [-1 if n is None or m is None else n * m for n, m in zip(shape_of(a), shape_of(b), strict=True)]
+    lengths = [-1 if n is None or m is None else n * m for n, m in zip(read_shape(a), read_shape(b), strict=True)]
     spread = mul(expand_dims(a, tuple(range(1, 2 * ndim, 2))), expand_dims(b, tuple(range(0, 2 * ndim, 2))))
     return reshape(spread, tuple(lengths))
 

@@ -23,7 +23,7 @@ from xform.ops.positions import add_into
 from xform.ops.rounding import floor_divide, remainder
 from xform.ops.searching import nonzero
 from xform.ops.selection import clip, where
-from xform.ops.shapes import axis_of, expand_dims, front, lanes, ravel, reshape, shape_of
+from xform.ops.shapes import axis_of, expand_dims, front, lanes, ravel, read_shape, reshape, shape_of
 from xform.ops.stacking import nested, sequence_of, stack
 
 __all__ = [
@@ -49,7 +49,8 @@ def take(x: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> 
     ndim = len(shape_of(x))
     axis = axis_of("take", axis, ndim)
     indices = from_sequence(indices, x) if isinstance(indices, list | tuple) else indices
-    return getitem(x, (*[slice(None)] * axis, within(indices, shape_of(x)[axis], mode, "take")))
+    size = None if mode == "raise" else read_shape(x)[axis]
+    return getitem(x, (*[slice(None)] * axis, within(indices, size, mode, "take")))
 
 
 def within(indices: Any, size: int | None, mode: str, name: str) -> Any:
@@ -223,7 +224,7 @@ def choose(a: Any, choices: Any, mode: str = "raise") -> Any:
     array([10.,  2.])
     """
     parts = sequence_of("choose", choices)
-    shape = broadcast_shapes(shape_of(a), *[shape_of(part) for part in parts])
+    shape = broadcast_shapes(read_shape(a), *[read_shape(part) for part in parts])
     stacked = stack([broadcast_to(part, shape) for part in parts])
     return take_along_axis(stacked, expand_dims(broadcast_to(within(a, len(parts), mode, "choose"), shape), 0), 0)[0]
 

@@ -104,12 +104,12 @@ def blank(xp: Any, shape: tuple[int, ...], dtype: str, beside: Sequence[Any]) ->
 
 
 def _filled(xp: Any, buffer: Any, of: tuple[Index, ...], operands: tuple[Any, ...]) -> Any:
-    for index, cotangent, others in _parts(of, operands):
+    for index, cotangent, others in parts_of(of, operands):
         buffer = add_into(xp, buffer, index, others, cotangent)
     return buffer
 
 
-def _parts(of: tuple[Index, ...], operands: Sequence[Any]) -> list[tuple[Index, Any, tuple[Any, ...]]]:
+def parts_of(of: tuple[Index, ...], operands: Sequence[Any]) -> list[tuple[Index, Any, tuple[Any, ...]]]:
     """Return `(index, cotangent, operands of the index)` of each part."""
     parts = []
     at = 0
@@ -150,8 +150,8 @@ linear(
 
 def _scatter_vjp(of: tuple[Index, ...], needed: Sequence[bool], operands: Sequence[Any]) -> Any:
     """Return the pullback to the operands of the parts: read where they were added."""
-    parts = _parts(of, operands)
-    wanted = [need for _, need, _ in _parts(of, needed)]
+    parts = parts_of(of, operands)
+    wanted = [need for _, need, _ in parts_of(of, needed)]
     kept = [
         (index, like_of(ct), others) if want else None for (index, ct, others), want in zip(parts, wanted, strict=True)
     ]
@@ -184,7 +184,7 @@ def scatter_add_like_vjp(op: ScatterAddLike, needed: tuple[bool, ...], like: Any
 
 
 def _scatter_jvp(of: tuple[Index, ...], operands: Sequence[Any], tangents: Sequence[Any], like: Any) -> Any:
-    parts = zip(_parts(of, operands), _parts(of, tangents), strict=True)
+    parts = zip(parts_of(of, operands), parts_of(of, tangents), strict=True)
     moving = [(index, (t, *others)) for (index, _, others), (_, t, _) in parts if t is not None]
     if not moving:
         return None
@@ -236,7 +236,8 @@ def _scatter_batch(
 ) -> tuple[tuple[Index, ...], list[Any]]:
     """Return the indices and the operands of the parts for a buffer whose first axis is the batch."""
     new_of, new_operands = [], []
-    for (index, cotangent, others), (_, axis, other_axes) in zip(_parts(of, operands), _parts(of, axes), strict=True):
+    both = zip(parts_of(of, operands), parts_of(of, axes), strict=True)
+    for (index, cotangent, others), (_, axis, other_axes) in both:
         found = batched(index, size, ndim, others, other_axes)
         new_of.append(found.index)
         new_operands += [found.from_lanes(cotangent, axis), *found.operands]
@@ -247,7 +248,7 @@ def _scatter_batch(
 def scatter_add_batch(op: ScatterAdd, size: int, values: tuple[Any, ...], axes: Axes) -> tuple[Any, int]:
     """One buffer with the batch as its first axis."""
     of, operands = _scatter_batch(op.of, len(op.shape), size, values, axes)
-    return apply(ScatterAdd(of, (size, *op.shape), op.dtype), *operands), 0
+    return apply(type(op)(of, (size, *op.shape), op.dtype), *operands), 0
 
 
 @batch_rule(ScatterAddLike)

@@ -19,7 +19,7 @@ from xform.core.backend import SCALAR_TYPES
 from xform.core.errors import IndexOperandError
 from xform.ops.index_layout import OPERAND, TRUE, Index, is_basic, layout_for, operand_count, plain
 
-__all__ = ["add_into", "copied", "joint_positions", "may_repeat", "read", "updated"]
+__all__ = ["add_into", "copied", "joint_positions", "may_repeat", "read", "set_into", "updated"]
 
 #: an index and its operands
 Place = tuple[Index, tuple[Any, ...]]
@@ -39,11 +39,33 @@ def read(xp: Any, x: Any, index: Index, operands: tuple[Any, ...]) -> Any:
         x = xp.asarray(x)
     if has_ufuncs(xp):
         return x[plain(index, operands)]
+    index, operands = _without_numbers(index, operands)
     if is_basic(index):
         return x[_spelled_out(x, index, operands)]
     places = positions(xp, x, index, operands)
     flat = xp.take(xp.reshape(x, (-1,)), xp.reshape(places, (-1,)), axis=0)
     return xp.reshape(flat, places.shape)
+
+
+def _without_numbers(index: Index, operands: tuple[Any, ...]) -> Place:
+    """Return an index in which operands that are Python ints (the counter of a loop, say) are entries."""
+    if not any(type(each) is int for each in operands):
+        return index, operands
+    left = iter(operands)
+    rest: list[Any] = []
+
+    def entry_of(entry: Any) -> Any:
+        if type(entry) is tuple:
+            return tuple(map(entry_of, entry))
+        if entry != OPERAND:
+            return entry
+        operand = next(left)
+        if type(operand) is int:
+            return operand
+        rest.append(operand)
+        return OPERAND
+
+    return tuple(map(entry_of, index)), tuple(rest)
 
 
 def _spelled_out(x: Any, index: Index, operands: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -111,11 +133,24 @@ def add_into(xp: Any, buffer: Any, index: Index, operands: tuple[Any, ...], valu
         else:
             xp.add.at(buffer, where, values)
         return buffer
+    index, operands = _without_numbers(index, operands)
     if is_basic(index):
         where, values = _writable(xp, buffer, _spelled_out(buffer, index, operands), _on_device(xp, values, buffer))
         buffer[where] = buffer[where] + values
         return buffer
     return combined(xp, "add", buffer, (index, operands), values)
+
+
+def set_into(xp: Any, buffer: Any, index: Index, operands: tuple[Any, ...], values: Any) -> Any:
+    """Set values into a buffer at an index; return the buffer."""
+    if has_ufuncs(xp):
+        buffer[plain(index, operands)] = values
+    elif is_basic(index):
+        where, values = _writable(xp, buffer, _spelled_out(buffer, index, operands), _on_device(xp, values, buffer))
+        buffer[where] = values
+    else:
+        return combined(xp, "set", buffer, (index, operands), values)
+    return buffer
 
 
 def _ascending(xp: Any, operands: tuple[Any, ...]) -> bool:
@@ -139,15 +174,13 @@ def updated(xp: Any, how: str, x: Any, at: Place, values: Any) -> Any:
     if not has_ufuncs(xp) and not is_basic(index):
         return combined(xp, how, x, at, values)
     out = copied(xp, x)
-    if how == "add":
-        return add_into(xp, out, index, operands, values)
+    if how in ("add", "set"):
+        return (add_into if how == "add" else set_into)(xp, out, index, operands, values)
     if has_ufuncs(xp):
         where = plain(index, operands)
     else:
         where, values = _writable(xp, x, _spelled_out(x, index, operands), _on_device(xp, values, x))
-    if how == "set":
-        out[where] = values
-    elif has_ufuncs(xp) and may_repeat(index, operands):
+    if has_ufuncs(xp) and may_repeat(index, operands):
         getattr(xp, _FUNCTIONS[how]).at(out, where, values)
     else:
         out[where] = getattr(xp, _FUNCTIONS[how])(out[where], values)

@@ -84,7 +84,7 @@ def matmul_left(op: Matmul, t: Any, y: Any, x: Any) -> Any:
     """Return the cotangent of `x`, where `x` is an aval, or an operand of unknown shape."""
     if type(t) is _ndarray and type(y) is _ndarray and t.ndim == 2 and y.ndim == 2:
         return t.dot(y.T)
-    ndim, other = len(x.shape), rank(y)
+    ndim, other = x.ndim, rank(y)
     if other == 1:
         return t * y if ndim == 1 else expand_dims(t, -1) * y
     if ndim == 1 and other == 2:
@@ -99,7 +99,7 @@ def matmul_right(op: Matmul, t: Any, x: Any, y: Any) -> Any:
     """Return the cotangent of `y`, where `y` is an aval, or an operand of unknown shape."""
     if type(t) is _ndarray and type(x) is _ndarray and t.ndim == 2 and x.ndim == 2:
         return x.T.dot(t)
-    ndim, other = len(y.shape), rank(x)
+    ndim, other = y.ndim, rank(x)
     if other == 1:
         return t * x if ndim == 1 else expand_dims(x, -1) * expand_dims(t, -2)
     if ndim == 1 and other == 2:
@@ -216,14 +216,14 @@ def arrange(x: Any, order: list[int]) -> Any:
 
 def tensordot_left(op: Tensordot, t: Any, y: Any, x: Any) -> Any:
     """Return the cotangent of `x`: contract what came from `y`, then put the axes back in order."""
-    free_x, free_y = free_axes(len(x.shape), op.x_axes), free_axes(rank(y), op.y_axes)
+    free_x, free_y = free_axes(x.ndim, op.x_axes), free_axes(rank(y), op.y_axes)
     out = contract(t, y, tuple(range(len(free_x), len(free_x) + len(free_y))), free_y)
     return arrange(out, [*free_x, *(op.x_axes[op.y_axes.index(j)] for j in sorted(op.y_axes))])
 
 
 def tensordot_right(op: Tensordot, t: Any, x: Any, y: Any) -> Any:
     """Return the cotangent of `y`: contract what came from `x`, then put the axes back in order."""
-    free_x, free_y = free_axes(rank(x), op.x_axes), free_axes(len(y.shape), op.y_axes)
+    free_x, free_y = free_axes(rank(x), op.x_axes), free_axes(y.ndim, op.y_axes)
     out = contract(x, t, free_x, tuple(range(len(free_x))))
     return arrange(out, [*(op.y_axes[op.x_axes.index(i)] for i in sorted(op.x_axes)), *free_y])
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 
-from xform.core.aval import Aval, aval_of
+from xform.core.aval import Aval, aval_of, shape_of
 from xform.core.errors import IndexOperandError, OperandTypeError, ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, jvp_rule, linear, vjp_rule
@@ -142,7 +142,7 @@ def reduce(kind: Any, x: Any, axis: Any, keepdims: Any) -> Any:
 
 def whole(t: Any, op: Reduction, like: Any) -> Any:
     """Give what a reduction returned its reduced axes back, with length 1."""
-    if op.keepdims or not op.axis or len(op.axis) == len(like.shape):
+    if op.keepdims or not op.axis or len(op.axis) == like.ndim:
         return t
     if type(t) is _ndarray and isinstance(like, Aval):  # 1 us, where the operator takes 9
         return t.reshape([1 if axis in op.axis else length for axis, length in enumerate(like.shape)])
@@ -156,7 +156,8 @@ def spread(t: Any, op: Reduction, like: Any) -> Any:
 
 def count_of(like: Any, axis: Axes) -> Any:
     """Return how many elements a reduction takes together: an int, or a value where the shape is unknown."""
-    lengths = [like.shape[i] for i in axis]
+    shape = shape_of(like)
+    lengths = [shape[i] for i in axis]
     if None in lengths:
         ones = ones_like(like, np.float32) if like.dtype.char == HALF else ones_like(like)
         return apply(Sum(axis, keepdims=True), ones)

@@ -41,6 +41,16 @@ def shape_of(x: Any) -> Shape:
     return x.shape if type(x) is _ndarray else aval_of(x).shape
 
 
+def read_shape(x: Any) -> Shape:
+    """Return the shape, for functions that cannot do without: what an abstract look does not tell is read by the host.
+
+    >>> read_shape(np.ones(3))
+    (3,)
+    """
+    shape = shape_of(x)
+    return x.shape if None in shape else shape
+
+
 def axis_of(name: str, axis: Any, ndim: int) -> int:
     """Return one axis as a non-negative number; raises `IndexOperandError` naming the function and the axis."""
     found = operator.index(axis)
@@ -418,9 +428,9 @@ def squeeze(x: Any, axis: Any = None) -> Any:
     >>> squeeze(np.ones((1, 3, 1))).shape, squeeze(np.ones((1, 3, 1)), -1).shape
     ((3,), (1, 3))
     """
-    shape = shape_of(x)
     if axis is not None:
-        return apply(make_squeeze(tuple(sorted(axes_of("squeeze", axis, len(shape))))), x)
+        return apply(make_squeeze(tuple(sorted(axes_of("squeeze", axis, len(shape_of(x)))))), x)
+    shape = read_shape(x)
     if None in shape:
         msg = f"squeeze: shape {shape} has lengths that are not known before run time; name the axes to drop"
         raise ShapeError(msg)

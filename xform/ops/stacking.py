@@ -14,7 +14,7 @@ from xform.core.value import Value
 from xform.ops.broadcast import astype
 from xform.ops.joining import make_concatenate, make_split, make_stack, make_unstack
 from xform.ops.ranks import atleast_1d, atleast_2d, atleast_3d
-from xform.ops.shapes import axis_of, expand_dims, ravel, reshape, shape_of
+from xform.ops.shapes import axis_of, expand_dims, ravel, read_shape, reshape, shape_of
 
 __all__ = [
     "append",
@@ -296,7 +296,10 @@ def _split(name: str, x: Any, sections: Any, axis: int, *, even: bool, least: in
     except TypeError:
         points = [operator.index(point) for point in sections]
     else:
+        length = read_shape(x)[axis]
         points = even_points(name, count, length, even=even)
+    if length is None and points != sorted(points):
+        length = read_shape(x)[axis]
     if length is not None:
         cuts = [slice(start, stop).indices(length)[:2] for start, stop in itertools.pairwise([0, *points, None])]
         points = [start for start, _ in cuts[1:]]

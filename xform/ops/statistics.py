@@ -230,7 +230,7 @@ def average(x: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = Fa
     """
     if weights is None:
         return mean(x, axis, None, keepdims)
-    shape, given = aval_of(x).shape, aval_of(weights).shape
+    shape, given = shapes.read_shape(x), shapes.read_shape(weights)
     if given != shape:
         if len(given) != 1 or not isinstance(axis, int) or given[0] != shape[one_axis(axis, len(shape), "average")]:
             msg = f"average: weights of shape {given} do not fit an array of shape {shape} with axis={axis}"
@@ -293,7 +293,7 @@ def percentile(x: Any, q: Any, axis: Any = None, keepdims: Any = False) -> Any:
 
 def _sorted_last(x: Any, axes: tuple[int, ...]) -> tuple[Any, int]:
     """Sort the elements of the axes, joined into one in front, and return how many they are."""
-    shape = aval_of(x).shape
+    shape = shapes.read_shape(x)
     kept = tuple(i for i in range(len(shape)) if i not in axes)
     length = math.prod([shape[i] for i in axes])  # type: ignore[misc]
     if length == 0:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 import attrs
+import numpy as np
 
 from xform import tree
 from xform.core.aval import Aval, aval_of
@@ -81,8 +82,7 @@ class Observe(Operator):
     def evaluate(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
         """Call the observer's hooks, one after the other: the operation has been computed already."""
         inputs, outputs = arrays[: self.count], arrays[self.count :]
-        token = self.observer.before(self.op, inputs)
-        self.observer.after(token, self.op, inputs, outputs if self.op.multiple_outputs else outputs[0])
+        self.observer.told(self.op, inputs, outputs if self.op.multiple_outputs else outputs[0])
         return ()
 
 
@@ -162,7 +162,8 @@ _REMEDIES = {
 class HostRead(Operator):
     """Reads a value on the host.
 
-    `kind` is "bool", "int", "index", "float", "complex", "item", "asarray", "to_numpy" or "print".
+    `kind` is "bool", "int", "index", "float", "complex", "item", "shape", "asarray", "to_numpy" or "print"; a shape is
+    read where an abstract look at the program does not tell it.
     """
 
     kind: str
@@ -209,7 +210,7 @@ def _item(x: Any) -> Any:
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "item": _item, "complex": complex, "float": float, "int": int, "bool": bool,
+    "item": _item, "complex": complex, "float": float, "int": int, "bool": bool, "shape": np.shape,
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from xform.core.rules import batch_rule, linear
 from xform.core.stack import apply
 from xform.ops.broadcast import astype, broadcast_to
 from xform.ops.reductions import sum as sum_of
-from xform.ops.shapes import axis_of, front, lanes, moveaxis, ravel, shape_of
+from xform.ops.shapes import axis_of, front, lanes, moveaxis, ravel, read_shape, shape_of
 from xform.ops.stacking import nested
 
 __all__ = [
@@ -220,7 +220,7 @@ def _matrix(name: str, x: Any) -> Any:
     if not shape:
         msg = f"{name}: the operand has no axes"
         raise ShapeError(msg)
-    return broadcast_to(x, (*shape, *shape)) if len(shape) == 1 else x  # as NumPy does
+    return broadcast_to(x, (*read_shape(x), *read_shape(x))) if len(shape) == 1 else x  # as NumPy does
 
 
 def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:

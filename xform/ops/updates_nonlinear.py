@@ -13,7 +13,7 @@ import numpy as np
 
 from xform.core.aval import Aval, aval_of
 from xform.core.operator import interned
-from xform.core.rules import batch_rule, jvp_rule, like_of, settle, vjp_rule
+from xform.core.rules import batch_rule, jvp_rule, like_of, settle, settle_dtype, vjp_rule
 from xform.core.stack import apply
 from xform.ops.base import Parameterless
 from xform.ops.broadcast import astype
@@ -139,6 +139,7 @@ def mul_jvp(op: IndexMul, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -
 def shares(op: Any, x: Any, values: Any, out: Any, operands: tuple[Any, ...]) -> tuple[Any, Any]:
     """Return the share of each old element and of each value in the derivative of its place."""
     chosen = apply(make_getitem(op.index), out, *operands)
+    values = settle_dtype(values, aval_of(out))  # as they were put in: others would equal nothing
     of_x = astype((x == out) | _is_nan(x), aval_of(out).dtype)  # NaN took its place, too
     of_values = astype((values == chosen) | _is_nan(values), aval_of(out).dtype)
     count = apply(make_add(op.index), of_x, of_values, *operands)

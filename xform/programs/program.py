@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -17,6 +19,7 @@ from xform.core.place import Place, place
 from xform.core.source import Site, describe
 from xform.core.stack import BOTTOM, apply, concrete, cursor, levels
 from xform.core.value import Array, Value
+from xform.plugins import loaded
 
 __all__ = ["Constant", "Equation", "Literal", "Program", "Variable"]
 
@@ -58,7 +61,7 @@ class Literal:
         return repr(self.value)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Equation:
     """One recorded operation, with the scopes and the line it came from."""
 
@@ -69,6 +72,15 @@ class Equation:
     phase: str = "forward"
     site: Site | None = None
     __tree_leaf__ = True
+
+    @property
+    def call(self) -> str:
+        """The operation as text, e.g. `Mul(b, 2.0)`."""
+        operands = ", ".join(repr(v) if isinstance(v, Literal) else letters(v.index) for v in self.inputs)
+        return f"{repr(self.op).removesuffix('()')}({operands})"
+
+    def __repr__(self) -> str:
+        return f"{', '.join(map(repr, self.outputs)) or '_'} = {self.call}"
 
 
 class Program:
@@ -109,8 +121,12 @@ class Program:
         self.constants = tuple(_constants(self.equations, self.outputs))
         backward = any(equation.phase == "backward" for equation in self.equations)
         self.derivative = derivative or ("Grad" if backward else None)
-        self._size = 1 + max((v.index for v in self.variables()), default=-1)
-        self._dead = _last_uses(self.equations, self.outputs)
+        self.size = 1 + max((v.index for v in self.variables()), default=-1)
+
+    @cached_property
+    def dead(self) -> list[list[int]]:
+        """The environment slots that nothing reads after each equation."""
+        return _last_uses(self.equations, self.outputs)
 
     def variables(self) -> Iterator[Variable]:
         """Yield all variables: inputs, constants, results."""
@@ -118,6 +134,15 @@ class Program:
         yield from self.constants
         for equation in self.equations:
             yield from equation.outputs
+
+    def evolve(self, equations: Sequence[Equation], outputs: Sequence[Variable | Literal] | None = None) -> Program:
+        """Return a program of the same inputs with other equations, and other variables as outputs.
+
+        It takes and returns the same containers; more or fewer outputs than there were are returned flat.
+        """
+        outputs = self.outputs if outputs is None else outputs
+        structures = (self.in_structure, self.out_structure if len(outputs) == len(self.outputs) else None)
+        return Program(self.inputs, equations, outputs, structures=structures, derivative=self.derivative)
 
     @property
     def in_avals(self) -> tuple[Aval, ...]:
@@ -149,6 +174,20 @@ class Program:
         finally:
             cursor.set(here)
 
+    def source(self, *, level: int = 2) -> str:
+        """Return the NumPy source that the program compiles to.
+
+        >>> import numpy as np, xform as xf
+        >>> print(xf.make_program(lambda x: x.T.reshape(4, 1) * 2.0)(np.ones((2, 2))).source().rstrip())
+        def program(a0):
+            v0 = a0.T
+            v1 = v0.reshape((4, 1))
+            v1 = multiply(v1, k)
+            return [v1]
+        """
+        text: str = loaded("xform.programs.compiler:compile_program", "the compiler")(self, level=level).source
+        return text
+
     def _flat(self, args: tuple[Any, ...]) -> list[Any]:
         flat, structure = tree.flatten(args)
         if self.in_structure is not None and structure != self.in_structure:
@@ -163,7 +202,7 @@ class Program:
             raise ProgramError(msg, program=self)
         if self.derivative is not None and cursor.get() is not BOTTOM:
             check_derivative(self.derivative)
-        environment: list[Any] = [None] * self._size
+        environment: list[Any] = [None] * self.size
         for position, (variable, value) in enumerate(zip(self.inputs, flat, strict=True)):
             check_input(position, variable.aval, value)
             environment[variable.index] = value
@@ -171,7 +210,7 @@ class Program:
             environment[constant.index] = constant.value
         start = place.get()
         try:
-            for equation, dead in zip(self.equations, self._dead, strict=True):
+            for equation, dead in zip(self.equations, self.dead, strict=True):
                 self._step(equation, environment, start)
                 for index in dead:
                     environment[index] = None
@@ -209,18 +248,59 @@ class Program:
         shown = [f"program({', '.join(map(repr, self.inputs))}):"]
         shown += [f"  {constant!r}" for constant in self.constants]
         for equation in self.equations:
-            left = ", ".join(map(repr, equation.outputs)) or "_"
-            right = ", ".join(repr(v) if isinstance(v, Literal) else letters(v.index) for v in equation.inputs)
-            label = repr(equation.op)
-            call = f"{label[:-2]}({right})" if label.endswith("()") else f"{label}({right})"
             note = ""
             if lines:
                 scope = f"[{'/'.join(equation.scopes)}] " if equation.scopes else ""
                 note = f"  # {scope}{describe(equation.site)}"
-            shown.append(f"  {left} = {call}{note}")
+            shown.append(f"  {equation!r}{note}")
         outs = [repr(o) if isinstance(o, Literal) else letters(o.index) for o in self.outputs]
         shown.append(f"  return {', '.join(outs)}")
         return "\n".join(shown)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the program to a file, which `xf.load_program` reads: a zip of JSON and of its constants as an npz.
+
+        It holds equations with scopes and lines, constants, and the containers of arguments and results: dicts, lists,
+        tuples, None, and classes that `xform.tree` knows, if they stand at the top level of a module. Raises
+        `ProgramFormatError` for what a file cannot hold: functions (custom rules, observers), arrays of other libraries
+        than NumPy, classes that are made inside functions. Nothing is written then.
+        """
+        loaded("xform.programs.storage:save_program", "storage")(self, path)
+
+    def to_dot(self, *, limit: int = 400) -> str:
+        """Return the program as text for Graphviz: nodes with shapes, scopes as boxes.
+
+        At most `limit` operations are drawn; one more node says how many are not.
+
+        >>> import numpy as np, xform as xf
+        >>> print(xf.make_program(lambda x: np.sin(x))(np.ones(3)).to_dot().splitlines()[-2])
+          n2 -> n3;
+        """
+        return str(loaded("xform.programs.drawing:to_dot", "drawing")(self, limit=limit))
+
+    def to_mermaid(self, *, limit: int = 400) -> str:
+        """Return the program as text for Mermaid, as `to_dot` does.
+
+        >>> import numpy as np, xform as xf
+        >>> print(xf.make_program(lambda x: np.sin(x))(np.ones(3)).to_mermaid().splitlines()[2])
+          n2["b = Sin(a)<br/>float64[3]"]
+        """
+        return str(loaded("xform.programs.drawing:to_mermaid", "drawing")(self, limit=limit))
+
+    def to_svg(self, *, limit: int = 400) -> str:
+        """Return the program as a picture in SVG, laid out by xform, without scripts; `limit` is that of `to_dot`.
+
+        >>> import numpy as np, xform as xf
+        >>> xf.make_program(lambda x: np.sin(x))(np.ones(3)).to_svg()[:4]
+        '<svg'
+        """
+        return str(loaded("xform.programs.svg:to_svg", "drawing")(self, limit=limit))
+
+    def _repr_svg_(self) -> str:
+        return self.to_svg()
+
+    def _repr_html_(self) -> str:
+        return str(loaded("xform.programs.svg:to_html", "drawing")(self))
 
 
 def letters(index: int) -> str:
@@ -243,12 +323,21 @@ def check_input(position: int, aval: Aval, value: Any) -> None:
         msg = f"program input {position} must be an array or a number, got {type(value).__name__}: {value!r:.60}"
         raise OperandTypeError(msg, value=value)
     have = aval_of(value)
-    fits = len(have.shape) == len(aval.shape) and all(
-        n is None or m is None or n == m for n, m in zip(have.shape, aval.shape, strict=True)
-    )
-    if not fits or (have.dtype != aval.dtype and not (have.weak and have.dtype.kind == aval.dtype.kind)):
+    if not fits(aval, have):
         msg = f"program input {position} was recorded as {aval!r}, got {have!r}; record again with make_program"
         raise ShapeError(msg, value=value)
+
+
+def fits(want: Aval, have: Aval) -> bool:
+    """Whether an operand of one aval may stand where another was recorded; an unknown length takes any.
+
+    >>> fits(Aval((None, 2), np.dtype(float)), Aval((3, 2), np.dtype(float)))
+    True
+    """
+    same = len(have.shape) == len(want.shape) and all(
+        n is None or m is None or n == m for n, m in zip(have.shape, want.shape, strict=True)
+    )
+    return same and (have.dtype == want.dtype or (have.weak and have.dtype.kind == want.dtype.kind))
 
 
 def too_large(op: Operator, values: Sequence[Any], error: OverflowError) -> OperandError:

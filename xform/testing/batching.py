@@ -11,7 +11,7 @@ from xform.core.aval import aval_of
 from xform.core.backend import SCALAR_TYPES
 from xform.core.operator import Operator
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
-from xform.testing.gradients import Problem, check_problem, is_floating
+from xform.testing.gradients import Problem, check_problem, curved, is_floating
 from xform.testing.numeric import numbers, require_equal
 
 __all__ = ["check_batch"]
@@ -21,8 +21,11 @@ SIZE = 3
 Axes = tuple[int | None, ...]
 
 
-def check_batch(op: Operator, arrays: tuple[Any, ...]) -> None:
-    """Hold the batch rule against a loop: operands batched alone and together, along first and last axis."""
+def check_batch(op: Operator, arrays: tuple[Any, ...], order: int = 1) -> None:
+    """Hold the batch rule against a loop: operands batched alone and together, along first and last axis.
+
+    The rule is checked as a function of its own, up to derivatives of an order.
+    """
     for places, last in patterns(arrays):
         axes = tuple((aval_of(x).ndim if last else 0) if i in places else None for i, x in enumerate(arrays))
         lanes = [[lane(x, k) if i in places else x for i, x in enumerate(arrays)] for k in range(SIZE)]
@@ -31,7 +34,7 @@ def check_batch(op: Operator, arrays: tuple[Any, ...]) -> None:
             for i, (x, axis) in enumerate(zip(arrays, axes, strict=True))
         )
         check_against_loop(op, stacked, axes, lanes)
-    check_derivative(op, arrays)
+    check_derivatives(op, arrays, order)
 
 
 def patterns(arrays: tuple[Any, ...]) -> Iterator[tuple[tuple[int, ...], bool]]:
@@ -77,8 +80,8 @@ def batched(op: Operator, values: tuple[Any, ...], axes: Axes) -> list[tuple[Any
     return list(zip(out, axis if isinstance(axis, tuple) else [axis] * len(out), strict=True))
 
 
-def check_derivative(op: Operator, arrays: tuple[Any, ...]) -> None:
-    """Check the first derivatives of the rule itself, in double precision, all operands batched."""
+def check_derivatives(op: Operator, arrays: tuple[Any, ...], order: int) -> None:
+    """Check the derivatives of the rule itself, in double precision, all operands batched."""
     modes = tuple(mode for mode, table in (("fwd", jvp_rule), ("rev", vjp_rule)) if table.state(type(op)) == "rule")
     places = [i for i, x in enumerate(arrays) if is_floating(x) and type(x) not in SCALAR_TYPES]
     if not modes or not places or any(aval_of(arrays[i]).dtype.char not in "dD" for i in places):
@@ -98,4 +101,7 @@ def check_derivative(op: Operator, arrays: tuple[Any, ...]) -> None:
     if count:
         labels = tuple(f"operand {i}" for i in places)
         outputs = tuple(f"result {i}" for i in range(count))
-        check_problem(Problem(f"{op!r}: batch rule", flat, stacked, labels, outputs), 1, modes)
+        problem = Problem(f"{op!r}: batch rule", flat, stacked, labels, outputs)
+        check_problem(problem, order, modes)
+        if order > 1:
+            check_problem(curved(problem), order, modes)

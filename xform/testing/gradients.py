@@ -16,7 +16,7 @@ from xform.testing.numeric import Flat, cotangent_like, directional, numbers, ta
 from xform.transforms.forward import jvp
 from xform.transforms.reverse import vjp
 
-__all__ = ["Problem", "check_grads", "check_problem"]
+__all__ = ["Problem", "check_grads", "check_problem", "curved", "flattened"]
 
 MODES = ("fwd", "rev")
 
@@ -115,6 +115,37 @@ def check_problem(problem: Problem, order: int, modes: Sequence[str]) -> None:
         check_directions(problem, modes, np.random.default_rng(seed))
     for mode in modes if order > 1 else ():
         check_problem(derived(problem, mode), order - 1, modes)
+
+
+def curved(problem: Problem) -> Problem:
+    """Return the function between two that are curved, at the same point: squares of roots before it, y + y²/2 behind.
+
+    A rule of a linear operator whose derivative is wrong, say by a cotangent that it lets nobody differentiate, shows
+    at second order only where what comes to it varies: before it in forward mode, behind it in reverse.
+    """
+    signs = tuple(map(sign, problem.args))
+
+    def between(*roots: Any) -> tuple[Any, ...]:
+        found = problem.fun(*[each * (root * root) for each, root in zip(signs, roots, strict=True)])
+        return tuple([out + out * out * 0.5 for out in found])
+
+    return attrs.evolve(
+        problem, name=f"{problem.name}, curved before and behind", fun=between, args=tuple(map(root, problem.args))
+    )
+
+
+def root(x: Any) -> Any:
+    """Return the square root of the magnitude of a real operand, of a complex one a square root."""
+    found = np.sqrt(numbers(x) if aval_of(x).dtype.kind == "c" else np.abs(numbers(x)))
+    return type(x)(found) if type(x) in SCALAR_TYPES else found.astype(aval_of(x).dtype)
+
+
+def sign(x: Any) -> Any:
+    """Return the sign that a square of `root(x)` lacks."""
+    if aval_of(x).dtype.kind == "c":
+        return 1.0
+    found = np.where(numbers(x) < 0, -1.0, 1.0)
+    return float(found) if type(x) in SCALAR_TYPES else found.astype(aval_of(x).dtype)
 
 
 @attrs.frozen(eq=False)

@@ -47,10 +47,12 @@ def require_equal(what: str, got: Any, want: Any, whose: str) -> None:
     if have.shape != aval.shape or have.dtype != aval.dtype:
         raise AssertionError(f"{what} is {have!r}, {whose} {aval!r}")
     a, b = numbers(got), numbers(want)
-    rtol, scale = 0.0, 0.0
     if aval.dtype.kind in "fc":
         rtol, scale = tolerance([want]) * 1e-2, float(np.max(np.abs(b), initial=0.0, where=np.isfinite(b)))
-    if not np.allclose(a, b, rtol=rtol, atol=rtol * scale, equal_nan=True):
+        same = np.allclose(a, b, rtol=rtol, atol=rtol * scale, equal_nan=True)
+    else:  # np.allclose computes in float64, which does not tell large integers apart
+        same = np.array_equal(a, b)
+    if not same:
         raise AssertionError(f"{what} is {a!r}, {whose} {b!r}")
 
 

@@ -13,7 +13,7 @@ from xform.core.operator import Operator
 from xform.core.rules import RuleTable, batch_rule, jvp_of, jvp_rule, vjp_of, vjp_rule
 from xform.core.stack import apply
 from xform.testing.batching import check_batch
-from xform.testing.gradients import Problem, check_problem, is_floating
+from xform.testing.gradients import Problem, check_problem, curved, is_floating
 from xform.testing.libraries import check_library
 from xform.testing.numeric import cotangent_like, numbers, require_equal, tangent_at, tolerance
 
@@ -30,8 +30,9 @@ def check_operator(op: Operator, *arrays: Any, order: int = 2, libraries: bool =
        unknown.
     2. The reverse rule returns one cotangent for each operand, of the operand's shape and dtype; the forward rule a
        tangent of the result's; the two agree: <ct, J t> = <J^T ct, t>.
-    3. Both agree with finite differences, up to `order`.
-    4. The batch rule equals a loop, whichever operands are batched, and so does its derivative.
+    3. Both agree with finite differences, up to `order`; from the second order on also between two curved functions,
+       where errors in the derivatives of linear rules show.
+    4. The batch rule equals a loop, whichever operands are batched, and so do its derivatives, up to `order`.
     5. `evaluate` gives the same on array-api-strict, where that is installed (`libraries=False` leaves it out).
 
     A rule that is none on purpose is not checked; one that is missing is an error.
@@ -44,9 +45,11 @@ def check_operator(op: Operator, *arrays: Any, order: int = 2, libraries: bool =
     modes = tuple(mode for mode, table in (("fwd", jvp_rule), ("rev", vjp_rule)) if table.state(type(op)) == "rule")
     if modes and differentiable(op, arrays):
         check_problem(problem_of(op, arrays), order, modes)
+        if order > 1:
+            check_problem(curved(problem_of(op, arrays)), order, modes)
     if has_rule(op, batch_rule):
         for variant in variants(arrays):
-            check_batch(op, variant)
+            check_batch(op, variant, order)
 
 
 def check_contract(op: Operator, arrays: Arrays, *, libraries: bool = True) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from xform import tree
-from xform.core.aval import aval_of
+from xform.core.aval import aval_of, dtype_of, is_numeric
 from xform.core.backend import is_raw
 from xform.core.errors import OperandError, OperandTypeError, ShapeError, TreeError
 from xform.core.stack import BOTTOM, cursor
@@ -59,6 +59,10 @@ class InAxes:
             path = self.path(position)
             msg = f"{self.what}: {path} is to be mapped along axis {axis}, but its shape is {shape}; {hint}"
             raise ShapeError(msg, value=leaf)
+        dtype = dtype_of(leaf)
+        if not is_numeric(dtype):
+            msg = f"{self.what}: {self.path(position)} has dtype {dtype}, which holds no numbers; close over it"
+            raise OperandTypeError(msg, value=leaf)
         return axis if axis >= 0 else axis + ndim
 
     def size(self, axis_size: int | None) -> int:

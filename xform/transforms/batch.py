@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ from xform.core.operator import Operator
 from xform.core.rules import NoRule, batch_rule
 from xform.core.source import Site, boundary, describe, user_site
 from xform.core.stack import Interpret, Level, apply, cursor
+from xform.core.transformed import Transformed
 from xform.core.value import Array, Value
 from xform.layers import lifted
 from xform.ops.base import elementwise_batch
@@ -24,9 +24,10 @@ from xform.ops.broadcast import make_lead
 from xform.ops.shapes import moveaxis
 from xform.ops.stacking import concatenate
 from xform.transforms.axes import InAxes, out_axes_for
-from xform.transforms.lanes import check_rule, lane_by_lane
+from xform.transforms.lanes import lane_by_lane
 from xform.transforms.operands import OneBlock, delivered, for_rule, is_bare, label_of, site_of, taken_in, writeable
 from xform.transforms.reverse import holds_value
+from xform.transforms.rule_checks import checked_batch
 
 __all__ = ["Batch", "BatchValue", "vmap"]
 
@@ -199,6 +200,8 @@ def _bind(layer: Batch, below: Level) -> Interpret:
         if own is None:
             return interpret(op, values)
         if op.attribute_like:
+            if getattr(op, "kind", "") == "shape":  # which all lanes share
+                return without(interpret(op, (own.data,)), own.axis)
             return interpret(op, tuple(data)) if op.observes else refuse_batched(op, own)
         rule = rules.get(type(op))
         operands = for_rule(data, bare=bare)
@@ -212,8 +215,8 @@ def _bind(layer: Batch, below: Level) -> Interpret:
                 raise MissingRuleError(msg, op=op, table=batch_rule)
             else:
                 found = rule(op, size, operands, tuple(axes))
-                if not type(op).__module__.startswith("xform.ops"):
-                    check_rule(op, size, found)
+                if not rule.__module__.startswith("xform."):
+                    found = checked_batch(op, size, found)
         finally:
             _set(here)
         return _rewrapped(layer, op, *found)
@@ -233,6 +236,11 @@ def _along(layer: Batch, out: Any, axis: int | None) -> Any:
     if axis is None:
         return out
     return batched(layer, out, axis if axis >= 0 else axis + len(aval_of(out).shape))
+
+
+def without(shape: Any, axis: int) -> Any:
+    """Return the shape of one lane."""
+    return (*shape[:axis], *shape[axis + 1 :])
 
 
 def refuse_batched(op: Operator, value: BatchValue) -> Any:
@@ -282,21 +290,25 @@ def vmap(
     require_count(axis_size, f"{what}: axis_size")
     require_count(chunk_size, f"{what}: chunk_size", least=1)
 
-    @boundary
-    @functools.wraps(fun)
-    def mapped(*args: Any, **kwargs: Any) -> Any:
-        inputs = InAxes(what, in_axes, args, kwargs)
-        size = inputs.size(axis_size)
-        keep = holds_value(inputs.leaves)
-        if chunk_size is None or size <= chunk_size:
-            return run_lanes(fun, inputs, size, out_axes, keep=keep)
-        parts = []
-        for start in range(0, size, chunk_size):
-            stop = min(start + chunk_size, size)
-            parts.append(run_lanes(fun, inputs.lanes(start, stop), stop - start, out_axes, keep=keep))
-        return joined(what, parts, out_axes)
+    return Transformed(mapped, fun, fun, in_axes, out_axes, axis_size, chunk_size)
 
-    return mapped
+
+@boundary
+def mapped(
+    fun: Function, in_axes: Any, out_axes: Any, axis_size: Any, chunk_size: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Compute what `vmap` returns the function for."""
+    what = f"vmap of {label_of(fun)}"
+    inputs = InAxes(what, in_axes, args, kwargs)
+    size = inputs.size(axis_size)
+    keep = holds_value(inputs.leaves)
+    if chunk_size is None or size <= chunk_size:
+        return run_lanes(fun, inputs, size, out_axes, keep=keep)
+    parts = []
+    for start in range(0, size, chunk_size):
+        stop = min(start + chunk_size, size)
+        parts.append(run_lanes(fun, inputs.lanes(start, stop), stop - start, out_axes, keep=keep))
+    return joined(what, parts, out_axes)
 
 
 def run_lanes(fun: Function, inputs: InAxes, size: int, out_axes: Any, *, keep: bool) -> Any:

@@ -1,186 +1,221 @@
-"""Custom gradients: a function whose reverse rule is the user's own."""
+"""Custom rules: functions whose derivatives are the user's own."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any
-
-import attrs
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import Any, NoReturn, SupportsIndex, TypeVar
 
 from xform import tree
-from xform.core.aval import Aval
-from xform.core.backend import is_raw
-from xform.core.errors import EscapedValueError, MissingRuleError, OperandTypeError, RuleError
+from xform.core.backend import HOST_TYPES
+from xform.core.errors import OperandTypeError
 from xform.core.functions import require_function
-from xform.core.operator import Operator
-from xform.core.rules import jvp_rule, vjp_rule
-from xform.core.stack import BOTTOM, apply, cursor
+from xform.core.source import boundary
 from xform.core.value import Value
-from xform.ops.structural import StopGradient
-from xform.programs.program import copied
-from xform.transforms.recording import recording_tape
-from xform.transforms.trace import eval_shape
+from xform.transforms.custom_calls import Call, Definition, running
+from xform.transforms.custom_rules import CustomCall, perform
+from xform.transforms.operands import label_of
+from xform.transforms.rule_checks import is_array
+from xform.transforms.signature import given_numbers
 
-__all__ = ["CustomGradient", "SetGradient", "custom_gradient"]
+__all__ = ["CustomFunction", "custom_gradient", "custom_jvp", "custom_vjp"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@attrs.frozen(eq=False, repr=False)
-class CustomGradient(Operator):
-    """A user's function with a user's reverse rule; compares by identity, since it holds functions."""
+class CustomFunction:
+    """A function with derivatives of the user's own, as `custom_vjp`, `custom_jvp` and `custom_gradient` make it.
 
-    forward: Callable[..., Any]
-    backward: Callable[..., Any]
-    count: int
-    multiple_outputs = True
-    fills_zeros = False
-    backward_name = "CustomBackward"
+    1. To every layer it is one operator, named after the function; in a program it stays one operation, which calls the
+       function at each replay. Its rules run below the layer that asks for them, on values of the layers there, so that
+       the derivative of a derivative is that of the rule's own operations; the output itself has the user's rules at
+       every order, true derivatives or not.
+    2. `defvjp` and `defjvp` give rules for reverse and for forward mode. A forward rule alone serves both: its tangent
+       map is recorded and transposed. A reverse rule alone serves forward mode only inside of other derivatives
+       (`hessian`, which is forward over reverse), where it is transposed; `jvp` of the function is refused.
+    3. Arguments and outputs are containers (`xf.tree`) of arrays and numbers; keyword arguments become positional. For
+       zero a rule may return None in place of an array or of a whole container.
+    4. In a batch, function and rules run on all lanes at once; one that reads its values (`if x > 0`) lane by lane.
+    5. A value that a layer tracks must be an argument. One that is taken from outside works in what runs where its
+       layer reaches, else it raises `EscapedValueError`.
+    6. A rule that returns a wrong structure, count, shape or dtype raises `RuleError`, which names it and the argument.
+    """
 
-    @property
-    def name(self) -> str:
-        """The function's name."""
-        return f"CustomGradient[{getattr(self.forward, '__name__', 'forward')}]"
+    def __init__(self, definition: Definition, shown: Callable[..., Any], fixed: tuple[int, ...] = ()) -> None:
+        functools.update_wrapper(self, shown)
+        self.definition = definition
+        self.shown = shown
+        self.fixed = fixed
 
     def __repr__(self) -> str:
-        return self.name
+        return f"{self.definition.kind}({self.definition.name})"
 
-    def infer(self, *avals: Aval) -> tuple[Aval, ...]:
-        """Trace the forward function abstractly."""
-        outs = eval_shape(lambda *xs: outputs_of(self, called(self, *xs))[0], *avals)
-        return tuple(outs)
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        name = str(getattr(self, "__qualname__", ""))
+        found: Any = sys.modules.get(self.__module__)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is self:
+            return name  # it stands where the function that it decorates would be looked for
+        return CustomFunction, (self.definition, self.shown, self.fixed)
 
-    def evaluate(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
-        """Run the forward function on raw arrays, at the bottom."""
-        here = cursor.get()
-        cursor.set(BOTTOM)
+    def __deepcopy__(self, seen: dict[int, Any]) -> CustomFunction:
+        """Return the function itself, as of other functions."""
+        return self
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
+        """Set the reverse rule: `fwd(*args) -> (out, residuals)`, `bwd(residuals, cotangent) -> cotangents`.
+
+        `fwd` takes the arguments of the function. `bwd` returns a tuple with one cotangent per argument, in its
+        structure and shape; an output that nothing used has zeros as its cotangent. Non-differentiable arguments come
+        first in `bwd`, and get no cotangent.
+
+        >>> import numpy as np, xform as xf
+        >>> logistic = xf.custom_vjp(lambda x: 1.0 / (1.0 + np.exp(-x)))
+        >>> logistic.defvjp(lambda x: (logistic(x),) * 2, lambda y, t: (t * y * (1.0 - y),))
+        >>> float(xf.grad(logistic)(0.0))
+        0.25
+        """
+        require_function(fwd, f"defvjp of {self!r}")
+        require_function(bwd, f"defvjp of {self!r}")
+        self.definition.forward, self.definition.backward = fwd, bwd
+
+    def defjvp(self, rule: F) -> F:
+        """Set the forward rule, and return it: `rule(primals, tangents) -> (out, tangent_out)`.
+
+        `primals` and `tangents` are tuples with one entry per argument; an argument that does not vary has zeros, an
+        integer has None. The tangent of the output has its structure, shapes and dtypes, and is linear in the tangents.
+        Non-differentiable arguments come first.
+
+        >>> import numpy as np, xform as xf
+        >>> double = xf.custom_jvp(lambda x: x + x)
+        >>> rule = double.defjvp(lambda primals, tangents: (double(*primals), 2.0 * tangents[0]))
+        >>> float(xf.grad(double)(1.0))
+        2.0
+        """
+        require_function(rule, f"defjvp of {self!r}")
+        self.definition.tangent = rule
+        return rule
+
+    @boundary
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call, leaves = self._call(self._positional(args, kwargs))
+        frame = running.get()
+        outs = perform(CustomCall(call, inside=frame is not None), leaves)
+        if frame is not None:
+            frame.note(self.definition, outs)
+        if call.outputs is None:  # a layer answered in place of the function
+            return outs[0] if len(outs) == 1 else outs
+        return tree.unflatten(call.outputs, list(outs))
+
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Return all arguments by position, defaults too: a rule is given each of them."""
+        code = getattr(self.shown, "__code__", None)
+        if not kwargs and code is not None and len(args) == code.co_argcount:
+            return args
         try:
-            return outputs_of(self, called(self, *arrays))[0]
-        finally:
-            cursor.set(here)
+            bound = inspect.signature(self.shown).bind(*args, **kwargs)
+        except ValueError:  # a function in C, which tells nothing
+            bound = inspect.signature(lambda *args: None).bind(*args, **kwargs)
+        except TypeError as error:
+            raise OperandTypeError(f"{self!r}: {error}", value=args) from error
+        if bound.kwargs:
+            names = sorted(bound.kwargs)
+            msg = f"{self!r}: keyword-only arguments {names} have no place in its rules; make them positional"
+            raise OperandTypeError(msg, value=bound.kwargs)
+        bound.apply_defaults()
+        return bound.args
+
+    def _call(self, args: tuple[Any, ...]) -> tuple[Call, list[Any]]:
+        count = len(args)
+        fixed = sorted({n % count if args else n for n in self.fixed}) if self.fixed else []
+        positions = tuple([n for n in range(count) if n not in fixed])
+        leaves, structure = tree.flatten(tuple([args[n] for n in positions]))
+        if not all(type(leaf) in HOST_TYPES or is_array(leaf) for leaf in leaves):
+            self._refuse(positions, structure, leaves)
+        for n in fixed:
+            if any(isinstance(leaf, Value) for leaf in tree.leaves(args[n])):
+                msg = (
+                    f"{self!r}: argument {n}, one of its nondiff_argnums, is tracked ({args[n]!r:.60}); take it out of "
+                    "them, and return None as its cotangent"
+                )
+                raise OperandTypeError(msg, value=args[n])
+        return Call(self.definition, structure, positions, tuple([(n, args[n]) for n in fixed])), leaves
+
+    def _refuse(self, positions: tuple[int, ...], structure: tree.Structure, leaves: list[Any]) -> NoReturn:
+        names = [f"{n}{path}" for n, part in zip(positions, structure.children, strict=True) for path in part.paths()]
+        name, leaf = next((name, leaf) for name, leaf in zip(names, leaves, strict=True) if not is_array(leaf))
+        msg = (
+            f"{self.definition.kind} of {self.definition.name}: argument {name} is {type(leaf).__name__}, no array; "
+            "bind it with functools.partial, or name it by nondiff_argnums; the instance of a method: make the "
+            "functions inside of the method"
+        )
+        raise OperandTypeError(msg, value=leaf)
 
 
-@attrs.frozen(eq=False)
-class SetGradient(Operator):
-    """Hands `outs` through, with a derivative of its own: operands are outs, residuals, primals, in this order."""
+def custom_vjp(
+    fun: Callable[..., Any], nondiff_argnums: SupportsIndex | Sequence[SupportsIndex] = ()
+) -> CustomFunction:
+    """Return a function whose reverse rule is the user's: `f.defvjp(fwd, bwd)`; `f.defjvp(rule)` adds a forward rule.
 
-    custom: CustomGradient
-    outs: int
-    residuals: Any  # the structure of the residuals
-    multiple_outputs = True
-    fills_zeros = False
-    backward_name = "CustomBackward"
+    `fwd(*args) -> (out, residuals)`, and `bwd(residuals, cotangent)` returns a tuple with one cotangent, or None, per
+    argument. `nondiff_argnums` names arguments that are no arrays. Forward mode of a function without a forward rule
+    raises `MissingRuleError`. Signature and rules are those of JAX.
 
-    def infer(self, *avals: Aval) -> tuple[Aval, ...]:
-        """The first operands'."""
-        return avals[: self.outs]
-
-    def evaluate(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
-        """Return the first operands."""
-        return arrays[: self.outs]
-
-
-@vjp_rule(CustomGradient)
-def custom_gradient_vjp(op: CustomGradient, needed: tuple[bool, ...], *primals: Any) -> tuple[Any, Any]:
-    """Run `forward` below this tape, and tie its results there to the user's rule too.
-
-    Residuals keep what layers below know of them, so that derivatives of higher order are those of `backward`.
+    >>> import numpy as np, xform as xf
+    >>> @xf.custom_vjp
+    ... def clipped(x):  # gradients that pass through are at most 1
+    ...     return x
+    >>> clipped.defvjp(lambda x: (x, None), lambda residuals, t: (np.clip(t, -1.0, 1.0),))
+    >>> float(xf.grad(lambda x: 10.0 * clipped(x))(2.0))
+    1.0
     """
-    tape = recording_tape.get()
-    with nullcontext() if tape is None else tape.suspended_siblings():
-        outs, residuals = outputs_of(op, called(op, *primals))
-    if cursor.get() is not BOTTOM:
-        leaves, structure = tree.flatten(residuals)
-        kept = [leaf for leaf in leaves if isinstance(leaf, Value) or is_raw(leaf)]
-        if len(kept) == len(leaves):
-            tie = SetGradient(op, len(outs), structure)
-            outs = apply(tie, *map(stopped, outs), *leaves, *primals)
-    return outs, functools.partial(call_backward, op, residuals, len(primals))
+    return made("custom_vjp", fun, nondiff_argnums)
 
 
-@vjp_rule(SetGradient)
-def set_gradient_vjp(op: SetGradient, needed: tuple[bool, ...], *operands: Any) -> tuple[Any, Any]:
-    """The user's rule, for a tape below the one that ran `forward`."""
-    outs = apply(op, *operands)
-    before = op.outs + op.residuals.num_leaves
-    leaves, primals = operands[op.outs : before], operands[before:]
-    residuals = tree.unflatten(op.residuals, list(leaves))
+def custom_jvp(
+    fun: Callable[..., Any], nondiff_argnums: SupportsIndex | Sequence[SupportsIndex] = ()
+) -> CustomFunction:
+    """Return a function whose forward rule is the user's: `f.defjvp(rule)`, which serves reverse mode as well.
 
-    def pullback(cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (*[None] * before, *call_backward(op.custom, residuals, len(primals), cotangents))
+    `rule(primals, tangents) -> (out, tangent_out)`; `f.defvjp(fwd, bwd)` adds a reverse rule. `nondiff_argnums` names
+    arguments that are no arrays. Signature and rules are those of JAX.
 
-    return outs, pullback
-
-
-@jvp_rule(CustomGradient, SetGradient)
-def custom_gradient_jvp(op: Operator, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
-    """Refuse: the user gave a reverse rule alone."""
-    msg = (
-        f"{op.name}: custom_gradient has a reverse rule alone; use reverse mode (grad, jacrev), or write an "
-        "xf.Operator with xf.vjp_rule and xf.jvp_rule"
-    )
-    raise MissingRuleError(msg, op=op)
+    >>> import numpy as np, xform as xf
+    >>> @xf.custom_jvp
+    ... def log1pexp(x):
+    ...     return np.log(1.0 + np.exp(x))
+    >>> @log1pexp.defjvp
+    ... def log1pexp_jvp(primals, tangents):
+    ...     (x,), (t,) = primals, tangents
+    ...     return log1pexp(x), t * (1.0 - 1.0 / (1.0 + np.exp(x)))
+    >>> float(xf.grad(log1pexp)(0.0))
+    0.5
+    """
+    return made("custom_jvp", fun, nondiff_argnums)
 
 
-def stopped(x: Any) -> Any:
-    """Return a value without what tapes below know of it."""
-    return apply(StopGradient(), x)
+def made(kind: str, fun: Callable[..., Any], nondiff_argnums: Any) -> CustomFunction:
+    """Make a function whose rules follow."""
+    require_function(fun, kind)
+    numbers = given_numbers(nondiff_argnums, f"{kind} of {label_of(fun)}")
+    return CustomFunction(Definition(kind, label_of(fun), fun), fun, numbers)
 
 
-def called(op: CustomGradient, *xs: Any) -> Any:
-    """Call the user's forward function."""
-    try:
-        return op.forward(*xs)
-    except EscapedValueError as error:
-        raise closed_over(op, "forward", error) from error
+def custom_gradient(forward: Callable[..., Any], backward: Callable[..., Any]) -> CustomFunction:
+    """Return a function with a reverse rule of its own, in the manner of MegEngine's `Function`.
 
-
-def closed_over(op: CustomGradient, which: str, error: EscapedValueError) -> EscapedValueError:
-    """Make the error for a tracked value that a user's function takes from around it."""
-    msg = (
-        f"{op.name}: {which} uses {getattr(error, 'value', 'a tracked value')!r} from outside, where its layer does "
-        f"not reach: a value that is tracked must be an argument of the function, with a cotangent (or None) of its "
-        f"own from backward. {error}"
-    )
-    return EscapedValueError(msg, **error.payload)
-
-
-def outputs_of(op: CustomGradient, result: Any) -> tuple[tuple[Any, ...], Any]:
-    """Return outputs (always a tuple) and residuals of a user's forward function."""
-    if not isinstance(result, tuple) or len(result) != 2:
-        msg = f"{op.name}: forward must return (outs, residuals), got {type(result).__name__}"
-        raise RuleError(msg, op=op)
-    outs, residuals = result
-    outs = tuple(outs) if isinstance(outs, tuple | list) else (outs,)
-    for position, out in enumerate(outs):
-        if not (isinstance(out, Value) or is_raw(out)):
-            msg = f"{op.name}: output {position} of forward is {type(out).__name__}, no array"
-            raise RuleError(msg, op=op)
-    return outs, residuals
-
-
-def call_backward(op: CustomGradient, residuals: Any, count: int, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Call the user's backward function; missing cotangents are None, and it may return None to stop a path."""
-    try:
-        found = op.backward(residuals, *cotangents)
-    except EscapedValueError as error:
-        raise closed_over(op, "backward", error) from error
-    if count == 1 and not isinstance(found, tuple | list):
-        return (found,)
-    if not isinstance(found, tuple | list) or len(found) != count:
-        got = f"{len(found)} cotangents" if isinstance(found, tuple | list) else type(found).__name__
-        msg = f"{op.name}: backward must return a tuple of {count}, one cotangent or None per input; got {got}"
-        raise RuleError(msg, op=op)
-    return tuple(found)
-
-
-def custom_gradient(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function with a reverse rule of its own.
-
-    `forward(*xs) -> (outs, residuals)` runs on plain values; `backward(residuals, *cotangents)` returns one cotangent,
-    or None, per input. A cotangent of an unused output is None. The rule is used as it is, true derivative or not, on
-    every tape. A tracked value that either function needs must be an argument: one from outside raises
-    `EscapedValueError`. Raises `RuleError` for a wrong structure, `OperandTypeError` for an argument that is no array.
+    `forward(*xs) -> (outs, residuals)` runs on plain values, which it may change; `backward(residuals, *cotangents)`
+    returns one cotangent, or None, per input. A cotangent of an unused output is None. The rule is used as it is, true
+    derivative or not, on every tape; `hessian` differentiates its operations. A tracked value that either function
+    needs must be an argument: one from outside raises `EscapedValueError`. Raises `RuleError` for what does not fit,
+    `OperandTypeError` for an argument that is no array.
 
     >>> import numpy as np, xform as xf
     >>> rounded = xf.custom_gradient(lambda x: (np.round(x), None), lambda residuals, t: t)
@@ -190,26 +225,5 @@ def custom_gradient(forward: Callable[..., Any], backward: Callable[..., Any]) -
     require_function(forward, "custom_gradient")
     require_function(backward, "custom_gradient")
 
-    @functools.wraps(forward)
-    def function(*xs: Any) -> Any:
-        for position, x in enumerate(xs):
-            if not isinstance(x, Value) and not is_raw(x):
-                name = getattr(forward, "__name__", "forward")
-                msg = (
-                    f"custom_gradient of {name}: argument {position} is {type(x).__name__}, no array; "
-                    "bind it with functools.partial; the instance of a method: make both functions inside of the method"
-                )
-                raise OperandTypeError(msg, value=x)
-        single: list[bool] = []
-
-        def noted(*plain: Any) -> Any:
-            result = forward(*map(copied, plain))
-            if isinstance(result, tuple) and len(result) == 2:
-                single[:] = [not isinstance(result[0], tuple | list)]
-            return result
-
-        outs = apply(CustomGradient(functools.wraps(forward)(noted), backward, len(xs)), *xs)
-        return outs[0] if single and single[0] else outs
-
-    return function
-
+    definition = Definition("custom_gradient", label_of(forward), None, forward, backward)
+    return CustomFunction(definition, forward)

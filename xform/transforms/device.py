@@ -17,6 +17,7 @@ from xform.core.functions import is_coroutine, refuse_generator, require_functio
 from xform.core.operator import Operator
 from xform.core.stack import Transformation, apply, concrete, decorate
 from xform.core.value import Value
+from xform.layers import lifted
 from xform.ops.placement import DevicePut, make_put
 
 __all__ = ["Device"]
@@ -121,7 +122,7 @@ class Device(Transformation):
         if type(value) in SCALAR_TYPES or not self._is_elsewhere(value, HOST_ARRAYS):
             return value
         self._note_move(self._put, value)
-        return self._known(apply(self._put, value))
+        return self._known(lifted(apply(self._put, value)))  # what it meets next may be a value: libraries refuse it
 
     def _place_result(self, out: Any) -> Any:
         """Put what an operator without operands made (zeros, a range) on the device."""

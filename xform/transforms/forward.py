@@ -24,7 +24,8 @@ from xform.transforms.plans import NOTHING
 from xform.transforms.recorder import Trace, TraceValue
 from xform.transforms.recording import is_inexact
 from xform.transforms.reverse import holds_value, pair_of
-from xform.transforms.tangents import checked, fitted_tangent, is_array, tangents_for
+from xform.transforms.rule_checks import checked_jvp, is_array
+from xform.transforms.tangents import fitted_tangent, tangents_for
 
 __all__ = ["DualValue", "Forward", "jvp", "linearize"]
 
@@ -143,8 +144,8 @@ def _bind(layer: Forward, below: Level) -> Interpret:
             if bare:  # the tangents of what was just put on a device
                 tangents = [t if type(t) in HOST_TYPES else lifted(t) for t in tangents]
             found = rule(op, for_rule(primals, bare=bare), tuple(tangents))
-            if not type(op).__module__.startswith("xform.ops"):
-                found = checked(op, found)
+            if not rule.__module__.startswith("xform."):
+                found = checked_jvp(op, found)
         finally:
             _set(here)
         return _paired(layer, op, *found)

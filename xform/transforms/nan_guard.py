@@ -18,6 +18,7 @@ from xform.core.operator import Operator
 from xform.core.place import Place, current
 from xform.core.source import describe
 from xform.core.stack import Observer, concrete
+from xform.programs.holding import HoldsPrograms
 
 __all__ = ["NanGuard", "Origin"]
 
@@ -91,7 +92,7 @@ class NanGuard(Observer):
         vars(self).update(state, _lock=threading.Lock())
 
     def after(self, token: Any, op: Operator, inputs: tuple[Any, ...], outputs: Any) -> None:
-        if op.attribute_like:
+        if op.attribute_like or isinstance(op, HoldsPrograms):  # of a loop it sees the operations inside
             return
         for position, out in enumerate(outputs if op.multiple_outputs else (outputs,)):
             raw = concrete(out)

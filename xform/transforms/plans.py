@@ -14,6 +14,7 @@ from xform.core.operator import Operator
 from xform.core.rules import Bilinear, Linear, NoRule, Partials, like_of, operand_names, settle, settle_dtype, vjp_rule
 from xform.core.stack import concrete
 from xform.ops.broadcast import summed_to
+from xform.transforms.rule_checks import checked_step, checked_vjp
 
 __all__ = ["Entry", "Plan", "plan_of", "record"]
 
@@ -96,14 +97,14 @@ class Plan:
     """
 
     __slots__ = (
-        "blocked", "builtin", "code", "codes", "fast", "keep", "kernel", "linear", "product", "right_code",
+        "blocked", "builtin", "code", "codes", "fast", "holds", "keep", "kernel", "linear", "product", "right_code",
         "right_save", "rule", "save", "saves", "scatters", "several", "single",
     )  # fmt: skip
 
     def __init__(self, kind: type[Operator], rule: Any) -> None:
         self.rule = rule
         self.kernel = kind.kernel
-        self.builtin = kind.__module__.startswith("xform.ops")
+        self.builtin = kind.__module__.startswith("xform.ops") and rule.__module__.startswith("xform.")
         self.product = isinstance(rule, Bilinear) and rule.flat is not None
         plain = (
             self.builtin
@@ -128,6 +129,7 @@ class Plan:
         self.code = self.save = self.right_code = self.right_save = NOTHING
         self.several: Any = None
         self.keep: Any = None
+        self.holds = False  # whether what `keep` gives may hold operands themselves
         if isinstance(rule, Partials):
             self.several = self.keep = rule.residual
             pairs = [self._partial(rule, operand, kind.__name__) for operand in range(len(rule.functions))]
@@ -136,6 +138,7 @@ class Plan:
             self.right_code, self.right_save = pairs[-1]
             passing = new_code(lambda t, _: t, kind.__name__)
             self.codes = tuple(passing if code == PASS else code for code, _ in pairs)
+            self.holds = rule.factors is None and SEVERAL in (self.save, self.right_save)
             if (factors := rule.factors) is not None:
                 self.code = self.right_code = new_code(_scaled, kind.__name__)
                 self.keep = lambda operand, op, primals, out: factors[operand](*primals)
@@ -146,6 +149,9 @@ class Plan:
                 self.code, self.right_code = new_code(left, kind.__name__), new_code(right, kind.__name__)
         elif isinstance(rule, Linear):
             self.codes = (_linear(rule, kind.__name__),)
+        if not self.builtin:  # what a user's rule returns is checked
+            own = [checked_step(steps[code], rule, kind.__name__, operand) for operand, code in enumerate(self.codes)]
+            self.codes = tuple([LEAF if step is None else new_code(step, kind.__name__) for step in own])
 
     @staticmethod
     def _partial(rule: Partials, operand: int, name: str) -> tuple[int, int]:
@@ -251,11 +257,14 @@ def record(  # noqa: PLR0911  (one return for each form of a rule)
             return out, (SCATTER, (op, likes, rule), *own)
         return out, (plan.codes[0], (op, likes, operand), *own)
     needed = tuple(parent is not None for parent in parents)
-    out, pullback = (rule.vjp if isinstance(rule, Linear) else rule)(op, needed, *data)
+    found = (rule.vjp if isinstance(rule, Linear) else rule)(op, needed, *data)
+    out, pullback = found if plan.builtin else checked_vjp(op, found)
     fill = None
     if op.multiple_outputs and getattr(op, "fills_zeros", True):
         fill = tuple((like_of(each), home_of(each)) for each in out)
-    expected = None if plan.builtin else tuple(like_of(data[i]) for i in tracked)  # a user's rule is checked
+    expected = None
+    if not plan.builtin:  # what its pullback returns is checked
+        expected = tuple([None if parent is None else like_of(x) for x, parent in zip(data, parents, strict=True)])
     return out, (CALL, (pullback, tuple(tracked), op, fill, expected), *own)
 
 

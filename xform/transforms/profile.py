@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterable
 from contextvars import ContextVar
 from pathlib import Path
 from time import perf_counter_ns
@@ -20,7 +21,7 @@ from xform.core.place import Place, place
 from xform.core.stack import Observer, concrete
 from xform.core.value import Array
 from xform.ops.structural import PopScope, PushScope
-from xform.transforms.profile_report import Event, Row, chrome_events, html_of, rows_by, text_of
+from xform.transforms.profile_report import Event, Row, chrome_events, html_of, rounds_of, rows_by, text_of
 
 __all__ = ["Profile"]
 
@@ -32,7 +33,7 @@ _thread = threading.get_ident
 class Frame:
     """An operation or a scope that has begun and not ended; frames of one context are a chain."""
 
-    __slots__ = ("entered", "nested", "owner", "parent", "path", "phase", "scope", "start")
+    __slots__ = ("entered", "iteration", "last", "loop", "nested", "owner", "parent", "path", "phase", "scope", "start")
 
     def __init__(self, owner: Profile, parent: Frame | None, entered: int, at: Place, scope: str | None) -> None:
         self.owner = owner
@@ -41,7 +42,10 @@ class Frame:
         self.path = at.scopes if scope is None or at.scopes[-1:] == (scope,) else (*at.scopes, scope)
         self.phase = at.phase
         self.scope = scope
+        self.loop = at.loop
+        self.iteration = at.iteration
         self.nested = 0  # time of scopes and operations inside, this profile's own time included
+        self.last = 0  # when the last of them had ended
         self.start = 0
 
 
@@ -60,6 +64,8 @@ class Profile(Observer):
     4. `overhead` is the time in seconds that the profile itself took; the times of operations do not contain it.
     5. `sync=True` waits for the device of an operation's results (CuPy returns before a kernel has finished).
     6. `save="trace.json"` writes the trace when the layer is left, also by an exception.
+    7. Of operations inside loops it knows the loop and the round. It is told of them when they have run: their time is
+       what has passed since the one before.
 
     >>> import xform as xf, xform.numpy as xnp
     >>> with xf.Profile() as profile, xf.named_scope("layer1"):
@@ -115,6 +121,13 @@ class Profile(Observer):
             found = outputs if op.multiple_outputs else (outputs,)
             self._close(token, op.name, inputs, found, error=None)
 
+    def told(self, op: Operator, inputs: tuple[Any, ...], outputs: Any) -> None:
+        frame = self.before(op, inputs)
+        around = self._around(frame)
+        if frame is not None and frame.iteration is not None and around is not None and around.last:
+            frame.entered = frame.start = around.last
+        self.after(frame, op, inputs, outputs)
+
     def failed(self, token: Frame | None, op: Operator, inputs: tuple[Any, ...], error: BaseException) -> None:
         if token is not None:
             self._close(token, op.name, inputs, (), error=type(error).__name__)
@@ -133,6 +146,11 @@ class Profile(Observer):
 
     def _innermost(self) -> Frame | None:
         frame = _open.get()
+        return frame if frame is None or frame.owner is self else self._around(frame)
+
+    def _around(self, frame: Frame | None) -> Frame | None:
+        """Return the frame of this profile that a frame is in."""
+        frame = None if frame is None else frame.parent
         while frame is not None and frame.owner is not self:
             frame = frame.parent
         return frame
@@ -153,14 +171,13 @@ class Profile(Observer):
         size = 0
         for value in outputs:
             size += nbytes(value)
-        key = (kind, name, path, phase, shapes)
+        key = (kind, name, path, phase, shapes, frame.loop)
         if _open.get() is frame:
             _open.set(frame.parent)
         else:
             _unlink(frame)
-        parent = frame.parent
-        while parent is not None and parent.owner is not self:
-            parent = parent.parent
+        parent = self._around(frame)
+        at = frame.loop, frame.iteration
         with self._lock:
             row = self._rows.get(key)
             if row is None:
@@ -173,11 +190,12 @@ class Profile(Observer):
             if error is not None:
                 row.failures += 1
             if len(self.events) < self.max_events:
-                self.events.append(Event(name, kind, path, phase, start, end, shapes, size, _thread(), error))
+                self.events.append(Event(name, kind, path, phase, start, end, shapes, size, _thread(), error, *at))
             ended = self._ended = _now()
             self._overhead += ended - end + start - frame.entered
             if parent is not None:
                 parent.nested += ended - frame.entered
+                parent.last = ended
 
     # -------------------------------------------------------------- what was measured
 
@@ -192,31 +210,47 @@ class Profile(Observer):
         with self._lock:
             return list(self._rows.values())
 
-    def calls(self, name: str | None = None, *, phase: str | None = None, scope: str | None = None) -> int:
-        """Return how often an operator was applied (default: all), in a phase, inside a scope.
+    def calls(
+        self,
+        name: str | None = None,
+        *,
+        phase: str | None = None,
+        scope: str | None = None,
+        loop: str | None = None,
+        iteration: int | None = None,
+    ) -> int:
+        """Return how often an operator was applied (default: all), in a phase, inside a scope, in a loop, in a round.
+
+        Rounds count from 0; of operations beyond `max_events` it is not known in which one they were.
 
         >>> Profile().calls("Add")
         0
         """
+        found: Iterable[Row | Event] = self.rows
+        if iteration is not None:
+            found = [event for event in list(self.events) if event.iteration == iteration]
         return sum(
-            row.calls
-            for row in self.rows
-            if row.kind == "operator"
-            and name in (None, row.name)
-            and phase in (None, row.phase)
-            and (scope is None or scope in row.path)
+            each.calls
+            for each in found
+            if each.kind == "operator"
+            and name in (None, each.name)
+            and phase in (None, each.phase)
+            and loop in (None, each.loop)
+            and (scope is None or scope in each.path)
         )
 
     def table(self, sort: str = "self", limit: int | None = 20, by: str = "operator") -> str:
         """Return a table as text, one line per operator and phase.
 
         `sort` is "self", "total", "calls", "bytes" or "name"; `limit` is the number of lines, None for all; `by` is
-        "operator", "scope" or "shape" (operator and shapes). Raises ValueError for anything else.
+        "operator", "scope", "shape" (operator and shapes), "loop" or "round" (of a loop; events beyond `max_events` are
+        not in it). Raises ValueError for anything else.
 
         >>> print(Profile().table().splitlines()[0])
         operator  phase  calls  self ms  self %  total ms  MB  shapes
         """
-        return text_of(rows_by(self.rows, by), by, sort, limit, self._summary())
+        lines = rounds_of(self.events) if by == "round" else rows_by(self.rows, by)
+        return text_of(lines, by, sort, limit, self._summary())
 
     def report(self) -> str:
         """Return the table, with its summary; `python -m xform run --with profile` prints it at the end."""

@@ -27,17 +27,25 @@ class Event(NamedTuple):
     size: int
     thread: int
     error: str | None
+    loop: str | None = None
+    iteration: int | None = None
+
+    @property
+    def calls(self) -> int:
+        """It happened once."""
+        return 1
 
 
 @attrs.define(slots=True)
 class Row:
-    """Sums over all calls of one operator (or of one scope) in one scope and phase, on operands of the same shapes."""
+    """Sums over all calls of one operator (or scope) in one scope, phase and loop, on operands of the same shapes."""
 
     kind: str
     name: str
     path: tuple[str, ...]
     phase: str
     shapes: Shapes
+    loop: str | None = None
     calls: int = 0
     total: int = 0
     own: int = 0
@@ -92,17 +100,39 @@ def shown(shapes: Shapes) -> str:
 
 
 def rows_by(rows: Iterable[Row], by: str) -> list[Line]:
-    """Gather rows by "operator", "shape" (operator and shapes), or "scope"; each forward and backward apart."""
-    if by not in ("operator", "scope", "shape"):
-        msg = f'by={by!r}: a table is by "operator", "scope" or "shape"'
+    """Gather rows by "operator", "shape" (operator and shapes), "scope" or "loop"; each forward and backward apart."""
+    if by not in ("operator", "scope", "shape", "loop"):
+        msg = f'by={by!r}: a table is by "operator", "scope", "shape", "loop" or "round"'
         raise ValueError(msg)
     lines: dict[tuple[Any, ...], Line] = {}
     for row in rows:
         if by == "scope":
             _gather_scope(lines, row)
+        elif by == "loop":
+            if row.kind == "operator" and row.loop is not None:
+                line = lines.setdefault((row.loop, row.phase), Line(row.loop, row.phase))
+                line.add(row)
+                line.operations += row.calls
         elif row.kind == "operator":
             key = (row.name, row.phase) if by == "operator" else (row.name, row.phase, row.shapes)
             lines.setdefault(key, Line(row.name, row.phase)).add(row)
+    return list(lines.values())
+
+
+def rounds_of(events: Iterable[Event]) -> list[Line]:
+    """Gather the operations inside loops by loop and round; forward and backward apart."""
+    lines: dict[tuple[Any, ...], Line] = {}
+    for event in events:
+        if event.kind != "operator" or event.iteration is None:
+            continue
+        label = f"{event.loop} [{event.iteration}]"
+        line = lines.setdefault((event.loop, event.iteration, event.phase), Line(label, event.phase))
+        line.calls += 1
+        line.operations += 1
+        line.total += event.end - event.start
+        line.own += event.end - event.start
+        line.size += event.size
+        line.failures += event.error is not None
     return list(lines.values())
 
 
@@ -134,10 +164,11 @@ ORDERS = {
 def cells_of(lines: list[Line], by: str) -> list[list[str]]:
     """Return the table's cells, its head first."""
     whole = sum(line.own for line in lines) or 1
-    last = "operations" if by == "scope" else "shapes"
-    cells = [["scope" if by == "scope" else "operator", "phase", "calls", "self ms", "self %", "total ms", "MB", last]]
+    first = by if by in ("scope", "loop", "round") else "operator"
+    last = "shapes" if first == "operator" else "operations"
+    cells = [[first, "phase", "calls", "self ms", "self %", "total ms", "MB", last]]
     for line in lines:
-        detail = str(line.operations) if by == "scope" else line.detail
+        detail = line.detail if first == "operator" else str(line.operations)
         times = [f"{line.own / 1e6:.3f}", f"{100 * line.own / whole:.1f}", f"{line.total / 1e6:.3f}"]
         cells.append([line.label, line.phase, str(line.calls), *times, f"{line.size / 1e6:.3f}", detail])
     return cells
@@ -226,6 +257,8 @@ def _complete(event: Event, began: int, pid: int, track: int) -> dict[str, Any]:
     args: dict[str, Any] = {"phase": event.phase, "scope": "/".join(event.path)}
     if event.kind == "operator":
         args |= {"shapes": shown(event.shapes), "bytes": event.size}
+    if event.iteration is not None:
+        args |= {"loop": event.loop, "iteration": event.iteration}
     if event.error is not None:
         args["error"] = event.error
     return {

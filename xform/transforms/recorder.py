@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 
 from xform import tree
-from xform.core.aval import Aval, as_numpy_dtype, aval_of
+from xform.core.aval import Aval, as_numpy_dtype, aval_of, is_numeric, is_static
 from xform.core.backend import SCALAR_TYPES, is_raw, namespace_of
 from xform.core.bottom import escaped, no_array
 from xform.core.errors import HostReadError, LayerError, OperandTypeError, ProgramError, XformError
@@ -17,6 +18,7 @@ from xform.core.source import Site, describe, user_site
 from xform.core.stack import Transformation, apply, levels
 from xform.core.value import Array, Value
 from xform.layers import lifted
+from xform.ops.base import Elementwise
 from xform.ops.structural import HostRead, Identity, PopScope, PushScope
 from xform.programs.program import (
     Constant,
@@ -73,6 +75,8 @@ class Trace(Transformation):
         self._count = 0
         self._start = FORWARD  # where recording began
         self._constants: dict[int, tuple[Any, Constant]] = {}  # what was captured, by id, with the last copy of it
+        self.what: str | None = None  # the function that is recorded, for messages
+        self.excluded: Site | None = None  # where a region began that a Program cannot hold
 
     def __repr__(self) -> str:
         return f"Trace({'abstract' if self.abstract else 'concrete'})"
@@ -112,7 +116,11 @@ class Trace(Transformation):
             raise ProgramError(msg, value=x)
         if isinstance(x, Aval):  # as users write it: a list, a scalar type or a name will do
             x = Aval(tuple(x.shape), as_numpy_dtype(x.dtype), x.weak)
-        variable = self._variable(aval_of(x))
+        aval = aval_of(x)
+        if not is_numeric(aval.dtype):
+            msg = f"trace: an input has dtype {aval.dtype}, which holds no numbers; close over it"
+            raise OperandTypeError(msg, value=x)
+        variable = self._variable(aval)
         self.inputs.append(variable)
         return self._value(None if self.abstract else lifted(x), variable)
 
@@ -140,51 +148,100 @@ class Trace(Transformation):
 
     def interpret(self, op: Operator, values: tuple[Any, ...]) -> Any:
         """Record the operation; run it below, or infer it."""
+        if self in outside.get():
+            return apply(op, *map(self.unwrap, values))
         if isinstance(op, PushScope | PopScope):
             return apply(op, *values)
         if isinstance(op, HostRead):
             return self._read(op, values[0])
+        inputs = self.operands(op, values)
+        avals, data = self.compute(op, values, inputs)
+        outputs = tuple([self._variable(aval) for aval in avals])
+        self.append(Equation(op, inputs, outputs, *self._place()))
+        found = tuple([self._value(each, variable) for each, variable in zip(data, outputs, strict=True)])
+        return found if op.multiple_outputs else found[0]
+
+    def operands(self, op: Operator, values: tuple[Any, ...]) -> tuple[Variable | Literal, ...]:
+        """Return the variables of operands; raises `OperandTypeError` for what is no array."""
         try:
-            inputs = tuple(self.variable_of(value, op) for value in values)
+            return tuple([self.variable_of(value, op) for value in values])
         except OperandTypeError as error:
             raise no_array(op, values) from error
+
+    def compute(
+        self, op: Operator, values: tuple[Any, ...], inputs: tuple[Variable | Literal, ...]
+    ) -> tuple[tuple[Aval, ...], tuple[Any, ...]]:
+        """Return avals and data of the results, data of None where tracing is abstract."""
         if self.abstract:
-            found = inferred(op, values)
-            data: Any = [None] * len(found) if op.multiple_outputs else None
-        else:
-            plain = [self.unwrap(value) for value in values]
-            try:
-                data = apply(op, *plain)
-            except OverflowError as error:
-                raise too_large(op, plain, error) from error
-            found = tuple(map(aval_of, data)) if op.multiple_outputs else () if data is NOTHING else aval_of(data)
-        avals = found if isinstance(found, tuple) else (found,)
-        outputs = tuple(self._variable(aval) for aval in avals)
-        self.equations.append(Equation(op, inputs, outputs, *self._place()))
-        if op.multiple_outputs:
-            return tuple(self._value(each, variable) for each, variable in zip(data, outputs, strict=True))
-        return self._value(data, outputs[0]) if outputs else data
+            avals = inferred(op, values)
+            return avals, (None,) * len(avals)
+        plain = [self.unwrap(value) for value in values]
+        try:
+            data = apply(op, *plain)
+        except OverflowError as error:
+            raise too_large(op, plain, error) from error
+        data = data if op.multiple_outputs else (data,)
+        return known_avals(op, values, data), data
+
+    def append(self, equation: Equation) -> None:
+        """Take an operation, which has run, into the record."""
+        self.equations.append(equation)
+
+    def takes(self, op: Operator) -> bool:
+        """Record a loop as one operation, however many rounds it runs."""
+        return True
 
     def _place(self) -> tuple[tuple[str, ...], str, Site | None]:
         """Return scopes and phase within the recording, and the line."""
-        here, start = place.get().located(), self._start
+        here, start = place.get(), self._start
         count = len(start.scopes)
         scopes = here.scopes[count:] if here.scopes[:count] == start.scopes else here.scopes
-        return scopes, "forward" if here.phase == start.phase else here.phase, here.site
+        site = user_site() if here.site is None else here.site
+        return scopes, "forward" if here.phase == start.phase else here.phase, site
 
     def _read(self, op: HostRead, value: Any) -> Any:
-        plain = self.unwrap(value)
-        if op.kind == "print" or type(value) is not TraceValue:
-            return apply(op, plain)
-        shown = "np.asarray" if op.kind == "asarray" else f"{op.kind}()"
+        """Read a value on the host; raises `HostReadError` for one whose outcome a replay would not see."""
+        if not self.owns(value):
+            self.foreign = self.foreign or getattr(value, "owner", None) is not None
+            return apply(op, value)
+        if op.kind == "print":
+            return apply(op, value.data)
+        if op.kind == "shape" and (self.abstract or None not in value.aval.shape):
+            return value.aval.shape
+        raise self.refused(op, value)
+
+    def owns(self, value: Any) -> bool:
+        """Whether a value is one of this recorder's."""
+        return type(value) is TraceValue and value.owner is self
+
+    def refused(self, op: HostRead, value: TraceValue) -> HostReadError:
+        """Make the error for a read that the record cannot hold."""
+        shown = {"asarray": "np.asarray", "shape": "the shape"}.get(op.kind, f"{op.kind}()")
+        why = "it has no data" if self.abstract else "the program would keep the outcome of this one call"
         msg = (
-            f"{shown} of the traced value {value!r} at {describe(user_site())}: the program would keep the outcome of "
-            "this one call. Use xnp.where(cond, a, b) in place of if, x.shape for sizes, np.stack or xnp.array to "
-            "build arrays, x.at[i].set(v) in place of a[i] = v; or read it outside the traced function"
+            f"{shown} of the traced value {value!r}{f' in {self.what}' if self.what else ''}, at "
+            f"{describe(user_site())}: {why}. {REMEDY}"
         )
         if value.aval.dtype.kind in "iu":
             msg += ". To index a raw array B with it, write xnp.take(B, i) or xf.array(B)[i]"
-        raise HostReadError(msg, value=value, kind=op.kind)
+        return HostReadError(msg, value=value, kind=op.kind)
+
+    # -------------------------------------------------------------- records of records
+
+    def mark(self) -> Any:
+        """Return a place in the record, for `rewind`."""
+        return len(self.equations)
+
+    def rewind(self, mark: Any) -> None:
+        """Forget what was recorded after a mark: nothing else holds values of it."""
+        del self.equations[mark:]
+
+    def leave_out(self) -> None:
+        """Be told that a region begins that is not to be recorded; of what is good for one call it is a part."""
+        if self.records:
+            self.excluded = self.excluded or user_site()
+
+    # -------------------------------------------------------------- the end
 
     def program(self, outputs: Any, arguments: Any = None, *, what: str | None = None) -> Program:
         """Return the Program of what was recorded, with these outputs (any container).
@@ -192,6 +249,20 @@ class Trace(Transformation):
         `arguments` gives the structure of its inputs; `what` names the function in errors. Raises `OperandTypeError`,
         naming the path, for an output that is no array.
         """
+        leaves, structure = self.leaves_of(outputs, what)
+        if self.excluded is not None:
+            msg = (
+                f"{what or repr(self)}: the region excluded at {describe(self.excluded)} runs in Python, which no "
+                "Program can; call the function that xf.trace returns, or end the Program before it"
+            )
+            raise ProgramError(msg)
+        in_structure = None if arguments is None else tree.structure(arguments)
+        flat = [self.variable_of(leaf) for leaf in leaves]
+        structures = (in_structure, structure)
+        return Program(self.inputs, self.equations, flat, structures=structures, derivative=self.derivative)
+
+    def leaves_of(self, outputs: Any, what: str | None) -> tuple[list[Any], tree.Structure]:
+        """Return the arrays that a function returned, and their structure; raises as `program`."""
         leaves, structure = tree.flatten(outputs)
         for position, leaf in enumerate(leaves):
             if not isinstance(leaf, Value) and not is_raw(leaf):
@@ -201,22 +272,56 @@ class Trace(Transformation):
                     f"{leaf!r:.60}; return arrays and numbers, and what does not depend on them by another way"
                 )
                 raise OperandTypeError(msg, output=leaf, path=path)
-        in_structure = None if arguments is None else tree.structure(arguments)
-        flat = [self.variable_of(leaf) for leaf in leaves]
-        structures = (in_structure, structure)
-        return Program(self.inputs, self.equations, flat, structures=structures, derivative=self.derivative)
+        return leaves, structure
 
 
-NOTHING = object()
+#: the recorders that pass everything on for the time of a region
+outside: ContextVar[tuple[Trace, ...]] = ContextVar("xform recorders passed over", default=())
+
+REMEDY = (
+    "Use xnp.where(cond, a, b) in place of if, x.shape for sizes, np.stack or xnp.array to build arrays, "
+    "x.at[i].set(v) in place of a[i] = v; or read it outside the traced function"
+)
 
 
-def inferred(op: Operator, values: tuple[Any, ...]) -> Any:
-    """Return the avals of the result; an error tells the user's line."""
+def inferred(op: Operator, values: tuple[Any, ...]) -> tuple[Aval, ...]:
+    """Return the avals of the results; an error tells the user's line."""
     try:
-        return op.infer(*[aval_of(value) for value in values])
+        found = op.infer(*[aval_of(value) for value in values])
     except XformError as error:
         error.add_note(f"while tracing {op!r} at {describe(user_site())}")
         raise
+    return found if op.multiple_outputs else (found,)
+
+
+def known_avals(op: Operator, values: tuple[Any, ...], data: tuple[Any, ...]) -> tuple[Aval, ...]:
+    """Return the avals of results, as an abstract look tells them: a length that depends on values is None.
+
+    >>> from xform import ops
+    >>> known_avals(ops.Add(), (np.ones(2), 1.0), (np.ones(2),))
+    (float64[2],)
+    """
+    found = tuple(map(aval_of, data))
+    if not any(aval.shape for aval in found):
+        return found
+    given = [aval_of(value) for value in values]
+    if isinstance(op, Elementwise) and all(is_static(aval.shape) for aval in given):  # 10 us less
+        return found
+    try:
+        told = op.infer(*given)
+    except Exception as error:  # noqa: BLE001  (a user's function, which has run on data, may need them)
+        if isinstance(error, XformError) and not isinstance(error, NotImplementedError | HostReadError):
+            return found
+        return tuple([Aval((None,) * aval.ndim, aval.dtype, aval.weak) for aval in found])
+    return tuple(map(opened, found, told if op.multiple_outputs else (told,)))
+
+
+def opened(have: Aval, told: Aval) -> Aval:
+    """Return an aval without the lengths that were not told."""
+    if None not in told.shape or have.ndim != told.ndim:
+        return have
+    shape = tuple([None if length is None else n for n, length in zip(have.shape, told.shape, strict=True)])
+    return Aval(shape, have.dtype, have.weak)
 
 
 def is_unchanged(captured: Any, copy: Any) -> bool:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, SupportsIndex
-
-import numpy as np
 
 from xform import tree
 from xform.core.aval import aval_of, dtype_of, shape_of
@@ -14,6 +11,7 @@ from xform.core.backend import HOST_TYPES, is_raw
 from xform.core.errors import GradientError, OperandTypeError
 from xform.core.functions import require_function
 from xform.core.source import boundary
+from xform.core.transformed import Transformed
 from xform.core.value import Array, Value
 from xform.layers import lifted
 from xform.transforms.grad import Grad, require_inexact
@@ -31,6 +29,7 @@ def grad(
     has_aux: bool = False,
     *,
     argnames: str | Sequence[str] | None = None,
+    holomorphic: bool = False,
 ) -> Function:
     """Return the function that computes the gradient of a scalar function.
 
@@ -39,19 +38,26 @@ def grad(
     result is `(gradient, aux)`. A gradient has shape and dtype of its argument. Raises `GradientError` for an output
     that is no real scalar and for integer leaves, `OperandTypeError` for what is no function, number or array.
 
+    Of a complex argument z = x + iy the gradient of a real output f is df/dx - i df/dy: the transpose, not conjugated,
+    so that its product with a step dz has the change of f as its real part (descend along the conjugate). With
+    `holomorphic`, arguments and output are complex, and the gradient is the complex derivative; `GradientError` where
+    one of them is real.
+
     >>> import xform as xf
     >>> xf.grad(lambda x: x**3)(2.0)
     12.0
+    >>> xf.grad(lambda z: abs(z) ** 2)(1 + 2j), xf.grad(lambda z: z**3, holomorphic=True)(1 + 2j)
+    ((2-4j), (-9+12j))
     """
-    both = value_and_grad(fun, argnums, argnames=argnames, has_aux=has_aux)
+    both = value_and_grad(fun, argnums, argnames=argnames, has_aux=has_aux, holomorphic=holomorphic)
+    return Transformed(gradient, fun, both, has_aux)
 
-    @boundary
-    @functools.wraps(fun)
-    def gradient(*args: Any, **kwargs: Any) -> Any:
-        value, found = both(*args, **kwargs)
-        return (found, value[1]) if has_aux else found
 
-    return gradient
+@boundary
+def gradient(both: Function, has_aux: bool, /, *args: Any, **kwargs: Any) -> Any:
+    """Compute what `grad` returns the function for."""
+    value, found = both(*args, **kwargs)
+    return (found, value[1]) if has_aux else found
 
 
 def value_and_grad(
@@ -60,6 +66,7 @@ def value_and_grad(
     has_aux: bool = False,
     *,
     argnames: str | Sequence[str] | None = None,
+    holomorphic: bool = False,
 ) -> Function:
     """Return the function that computes `(value, gradient)`, with aux `((value, aux), gradient)`.
 
@@ -73,32 +80,34 @@ def value_and_grad(
     if argnums is None and argnames is None:
         argnums = 0
     chosen = Chosen(fun, argnums, argnames)
+    return Transformed(value_and_gradient, fun, fun, chosen, has_aux, holomorphic)
 
-    @boundary
-    @functools.wraps(fun)
-    def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
-        keep = holds_value(args) or bool(kwargs and holds_value(kwargs.values()))
-        leaves, structure = tree.flatten(chosen.pick(args, kwargs))
-        tape = Grad()
-        tape.site = chosen.site
-        with tape:
-            handles = attach_all(tape, leaves, structure, chosen)
-            new_args, new_kwargs = chosen.put(args, kwargs, tree.unflatten(structure, handles))
-            out = fun(*new_args, **new_kwargs)
-            aux = None
-            if has_aux:
-                out, aux = pair_of(out, fun)
-            require_scalar(out)
-            found = tree.unflatten(structure, tape.gradients([out], handles))
-        if keep:
-            value = unwrapped(tape, out)
-            return ((value, unwrapped(tape, aux)) if has_aux else value), found
-        value = tape.unwrap(out)
+
+@boundary
+def value_and_gradient(
+    fun: Function, chosen: Chosen, has_aux: bool, holomorphic: bool, /, *args: Any, **kwargs: Any
+) -> tuple[Any, Any]:
+    """Compute what `value_and_grad` returns the function for."""
+    keep = holds_value(args) or bool(kwargs and holds_value(kwargs.values()))
+    leaves, structure = tree.flatten(chosen.pick(args, kwargs))
+    tape = Grad()
+    tape.site = chosen.site
+    with tape:
+        handles = attach_all(tape, leaves, structure, chosen, holomorphic=holomorphic)
+        new_args, new_kwargs = chosen.put(args, kwargs, tree.unflatten(structure, handles))
+        out = fun(*new_args, **new_kwargs)
+        aux = None
         if has_aux:
-            value = (value, tree.map(tape.unwrap, aux))
-        return lowered(value, keep=False), lowered(found, keep=False)
-
-    return value_and_gradient
+            out, aux = pair_of(out, fun)
+        require_scalar(out, holomorphic=holomorphic)
+        found = tree.unflatten(structure, tape.gradients([out], handles))
+    if keep:
+        value = unwrapped(tape, out)
+        return ((value, unwrapped(tape, aux)) if has_aux else value), found
+    value = tape.unwrap(out)
+    if has_aux:
+        value = (value, tree.map(tape.unwrap, aux))
+    return lowered(value, keep=False), lowered(found, keep=False)
 
 
 @boundary
@@ -184,13 +193,13 @@ class Chosen:
 
     def pick(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the chosen arguments: one, a tuple, a dict by name, or both."""
-        if len({position % len(args) for position in self.positions if args}) < len(self.positions):
-            msg = f"{self.what}: argnums={self.positions} names an argument twice (it has {len(args)})"
-            raise GradientError(msg)
         for position in self.positions:
             if not -len(args) <= position < len(args):
                 msg = f"{self.what}: argnums={position}, but it was called with {len(args)} positional arguments"
                 raise GradientError(msg)
+        if len({position % len(args) for position in self.positions}) < len(self.positions):
+            msg = f"{self.what}: argnums={self.positions} names an argument twice (it has {len(args)})"
+            raise GradientError(msg)
         for name in self.names:
             if name not in kwargs:
                 msg = f"{self.what}: argnames has {name!r}; pass it by keyword (got {sorted(kwargs)})"
@@ -240,17 +249,32 @@ def holds_value(arguments: Iterable[Any]) -> bool:
     return False
 
 
-def attach_all(tape: Grad, leaves: list[Any], structure: tree.Structure, chosen: Chosen) -> list[Any]:
-    """Attach every leaf; one that is an integer, or no array, raises and names its path."""
-    for position, leaf in enumerate(leaves):
-        if type(leaf) is np.ndarray and leaf.dtype.kind == "f":
-            continue
-        if not (isinstance(leaf, Value) or is_raw(leaf)) or not is_inexact(leaf):
-            path = structure.paths()[position]
-            what = f"{chosen.what}: the {f'leaf {path}' if path else 'argument'}"
-            require_array(leaf, what, "leave it out of argnums, or close over it")
-            require_inexact(leaf, what)
+def attach_all(
+    tape: Grad, leaves: list[Any], structure: tree.Structure, chosen: Chosen, *, holomorphic: bool = False
+) -> list[Any]:
+    """Attach every leaf; one that cannot be differentiated raises and names its path."""
+    for leaf in leaves:
+        if not (isinstance(leaf, Value) or is_raw(leaf)) or not is_inexact(leaf) or holomorphic:
+            require_arguments(leaves, structure, chosen, holomorphic=holomorphic)
+            break
     return [tape.attach(leaf) for leaf in leaves]
+
+
+def require_arguments(
+    leaves: list[Any], structure: tree.Structure, chosen: Chosen, *, holomorphic: bool, forward: bool = False
+) -> None:
+    """Raise for arguments that cannot be differentiated, naming the leaf."""
+    for position, leaf in enumerate(leaves):
+        path = structure.paths()[position]
+        what = f"{chosen.what}: the {f'leaf {path}' if path else 'argument'}"
+        require_array(leaf, what, "leave it out of argnums, or close over it")
+        require_inexact(leaf, what)
+        dtype = dtype_of(leaf)
+        if holomorphic and dtype.kind != "c":
+            raise GradientError(f"{what} has dtype {dtype}; holomorphic=True needs complex arguments", value=leaf)
+        if forward and dtype.kind == "c" and not holomorphic:
+            msg = f"{what} has dtype {dtype}; pass holomorphic=True, or take jacrev of a real function"
+            raise GradientError(msg, value=leaf)
 
 
 def require_array(leaf: Any, what: str, remedy: str) -> None:
@@ -260,9 +284,10 @@ def require_array(leaf: Any, what: str, remedy: str) -> None:
         raise OperandTypeError(msg, value=leaf)
 
 
-def require_scalar(out: Any) -> None:
-    """Raise `GradientError` where the output is no real scalar."""
-    if isinstance(out, Value) and shape_of(out) == () and dtype_of(out).kind == "f":
+def require_scalar(out: Any, *, holomorphic: bool = False) -> None:
+    """Raise `GradientError` where the output is no real scalar; with `holomorphic`, where it is no complex one."""
+    kind = "c" if holomorphic else "f"
+    if isinstance(out, Value) and shape_of(out) == () and dtype_of(out).kind == kind:
         return
     message = "Gradient only defined for scalar-output functions. Output "
     if not isinstance(out, Value) and not is_raw(out):
@@ -275,12 +300,15 @@ def require_scalar(out: Any) -> None:
         hint = "take its single element with out[0]" if single else "sum it, or use vjp or jacobian"
         msg = f"{message}had shape: {aval.shape}; {hint}."
         raise GradientError(msg, output=out)
-    if aval.dtype.kind == "c":
-        msg = f"{message}had dtype {aval.dtype}; take its real part or its abs."
-        raise GradientError(msg, output=out)
-    if aval.dtype.kind != "f":
-        msg = f"{message}had dtype {aval.dtype}; gradients need a floating point output."
-        raise GradientError(msg, output=out)
+    if aval.dtype.kind == kind:
+        return
+    if holomorphic:
+        hint = "holomorphic=True needs a complex output."
+    elif aval.dtype.kind == "c":
+        hint = "take its real part or its abs, or pass holomorphic=True."
+    else:
+        hint = "gradients need a floating point output."
+    raise GradientError(f"{message}had dtype {aval.dtype}; {hint}", output=out)
 
 
 def pair_of(out: Any, fun: Function) -> tuple[Any, Any]:

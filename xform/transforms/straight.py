@@ -146,7 +146,7 @@ def bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among them
                 kept = plan.keep(0, op, (own, y), out)
             code = plan.code
             parent = x.entry
-            if save == 1 and right is matrix:
+            if right is matrix and (save == 1 or (save == SEVERAL and plan.holds)):
                 note(y, op)
         elif right is GradValue and y.owner is tape:
             own = y.data
@@ -165,11 +165,11 @@ def bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among them
                 kept = plan.keep(1, op, (x, own), out)
             code = plan.right_code
             parent = y.entry
-            if save == 0 and left is matrix:
+            if left is matrix and (save == 0 or (save == SEVERAL and plan.holds)):
                 note(x, op)
         else:
             return general(op, (x, y))
-        if kept is own and parent[1] == LEAF:
+        if parent[1] == LEAF and (kept is own or (save == SEVERAL and plan.holds)):
             note(own, op)
         value = GradValue()
         value.data = out
@@ -190,7 +190,7 @@ def bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among them
             out = plan.kernel(x, y)
         except (TypeError, ValueError):
             return general(op, (left, right))
-        save, code = plan.save, plan.code
+        save, code, several = plan.save, plan.code, plan.holds
         kept = None if save == NOTHING else y if save == 1 else x if save == 0 else out
         if save == SEVERAL:
             kept = plan.keep(0, op, (x, y), out)
@@ -198,9 +198,9 @@ def bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among them
         other = None if save == NOTHING else x if save == 0 else y if save == 1 else out
         if save == SEVERAL:
             other = plan.keep(1, op, (x, y), out)
-        if left.entry[1] == LEAF and (kept is x or other is x):
+        if left.entry[1] == LEAF and (kept is x or other is x or several):
             note(x, op)
-        if right.entry[1] == LEAF and (kept is y or other is y):
+        if right.entry[1] == LEAF and (kept is y or other is y or several):
             note(y, op)
         size, ndim = out.nbytes, out.ndim
         if x.nbytes != size or x.ndim != ndim or not size:

@@ -1,70 +1,18 @@
-"""Tangents as users and their rules give them: brought to the dtype of their primals, or refused by name."""
+"""Tangents as users give them: brought to the dtype of their primals, or refused by name."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from xform import tree
-from xform.core.aval import Aval, aval_of
-from xform.core.backend import SCALAR_TYPES, is_raw, namespace_of
-from xform.core.errors import GradientError, OperandTypeError, RuleError, TreeError
-from xform.core.operator import Operator
-from xform.core.rules import settle_dtype
+from xform.core.aval import aval_of, is_numeric
+from xform.core.backend import HOST_TYPES, SCALAR_TYPES, namespace_of
+from xform.core.errors import GradientError, OperandTypeError, TreeError
 from xform.core.stack import concrete
-from xform.core.value import Value
 from xform.ops.broadcast import astype
-from xform.transforms.recording import is_inexact
+from xform.transforms.rule_checks import is_array, same_shape
 
-__all__ = ["checked", "fitted_tangent", "is_array", "tangents_for"]
-
-def is_array(leaf: Any) -> bool:
-    """Whether a leaf is an array, a number or a value."""
-    return isinstance(leaf, Value) or is_raw(leaf)
-
-
-# ------------------------------------------------------------------ what a user's rule returns
-
-
-def checked(op: Operator, found: Any) -> tuple[Any, Any]:
-    """Return what a user's forward rule gave, tangents in the dtype of their results; raises `RuleError`."""
-    wrong = f"the jvp rule of {op!r} returned"
-    if not isinstance(found, tuple) or len(found) != 2:
-        msg = f"{wrong} {type(found).__name__}; it must return a pair (out, out_tangent)"
-        raise RuleError(msg, op=op)
-    out, tangent = found
-    if tangent is None:
-        return out, None
-    if not op.multiple_outputs:
-        return out, checked_tangent(op, out, tangent, wrong)
-    if not isinstance(tangent, tuple | list) or len(tangent) != len(out):
-        msg = f"{wrong} {len(out)} results and as tangents {tangent!r:.60}; return a tuple of one per result, or None"
-        raise RuleError(msg, op=op)
-    pairs = zip(out, tangent, strict=True)
-    return out, tuple([checked_tangent(op, each, t, f"{wrong} for result {i}") for i, (each, t) in enumerate(pairs)])
-
-
-def checked_tangent(op: Operator, out: Any, tangent: Any, wrong: str) -> Any:
-    """Return one tangent in the dtype of its result, None for a result of integers; raises where it does not fit."""
-    if tangent is None or not is_inexact(out):
-        return None
-    if not is_array(tangent):
-        msg = f"{wrong} as tangent {type(tangent).__name__}, no array; return an array, or None for no tangent"
-        raise RuleError(msg, op=op)
-    have, want = aval_of(tangent), aval_of(out)
-    if not same_shape(have, want):
-        msg = f"{wrong} a tangent {have!r}; its result is {want!r}: sum or broadcast it to that shape"
-        raise RuleError(msg, op=op)
-    return settle_dtype(tangent, out)
-
-
-def same_shape(have: Aval, want: Aval) -> bool:
-    """Whether two shapes are the same, as far as they are known."""
-    return len(have.shape) == len(want.shape) and all(
-        n == m or n is None or m is None for n, m in zip(have.shape, want.shape, strict=True)
-    )
-
-
-# ------------------------------------------------------------------ tangents as users give them
+__all__ = ["fitted_tangent", "tangents_for"]
 
 
 def fitted_tangent(x: Any, t: Any, where: str) -> Any:
@@ -73,6 +21,9 @@ def fitted_tangent(x: Any, t: Any, where: str) -> Any:
         msg = f"{where}: the primal is {type(x).__name__}, no array; convert it with xform.numpy.array"
         raise OperandTypeError(msg, value=x)
     want = aval_of(x)
+    if not is_numeric(want.dtype):
+        msg = f"{where}: the primal has dtype {want.dtype}, which holds no numbers; close over it"
+        raise OperandTypeError(msg, value=x)
     if t is None:
         return None
     if not is_array(t):
@@ -87,8 +38,8 @@ def fitted_tangent(x: Any, t: Any, where: str) -> Any:
             msg = f"{where}: the primal has dtype {want.dtype}, which does not vary; give None or zeros as its tangent"
             raise GradientError(msg, value=t)
         return None
-    if have.dtype == want.dtype:
-        return t
+    if have.dtype == want.dtype:  # a number stays one, weak: a product with an array keeps the array's dtype
+        return type(x)(t) if type(x) in SCALAR_TYPES and type(t) in HOST_TYPES else t
     if not have.weak or (have.dtype.kind == "c" and want.dtype.kind == "f"):
         cast = f"t.astype({str(want.dtype)!r})"
         msg = f"{where}: the tangent has dtype {have.dtype}, its primal {want.dtype}; cast one: {cast}"

@@ -19,10 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from xform.core.aval import Aval, aval_of, dtype_of
-from xform.core.backend import HOST_TYPES, SCALAR_TYPES, is_raw
-from xform.core.errors import RuleError
-from xform.core.operator import Operator
+from xform.core.aval import Aval, dtype_of
+from xform.core.backend import HOST_TYPES, SCALAR_TYPES
 from xform.core.place import Place
 from xform.core.rules import settle_dtype
 from xform.core.source import Site, describe, is_internal
@@ -47,6 +45,7 @@ from xform.transforms.plans import (
     names,
     steps,
 )
+from xform.transforms.rule_checks import checked_cotangents
 
 __all__ = ["Walk", "collect", "first_consumers", "in_dtype_of", "release", "scope_of"]
 
@@ -238,7 +237,7 @@ class Walk:
             self.add(entry[4][0], step_of(code, cotangent, residual))
 
     def call(self, entry: Entry, cotangent: Any) -> None:
-        """Call a pullback, and check what it returns."""
+        """Call a pullback; what that of a user's rule returns is checked."""
         pullback, operands, op, fill, likes = entry[2]
         if op.multiple_outputs:
             if fill is not None:
@@ -251,22 +250,12 @@ class Walk:
         if likes is not None:  # a user's rule: other slots may share the array
             cotangent = tuple(map(shielded, cotangent)) if op.multiple_outputs else shielded(cotangent)
         found = pullback(cotangent)
-        if not isinstance(found, tuple):
-            msg = (
-                f"the pullback of {op!r} returned {type(found).__name__}; "
-                "it must return a tuple, one cotangent or None per operand"
-            )
-            raise RuleError(msg, op=op)
-        if len(found) <= operands[-1]:
-            msg = (
-                f"the pullback of {op!r} returned {len(found)} cotangents "
-                f"for operand {operands[-1]} and those before it"
-            )
-            raise RuleError(msg, op=op)
-        for place, (operand, parent) in enumerate(zip(operands, entry[4:], strict=True)):
+        if likes is not None:
+            found = tuple(map(shielded, checked_cotangents(op, found, likes)))
+        for operand, parent in zip(operands, entry[4:], strict=True):
             part = found[operand]
             if part is not None:
-                self.add(parent[0], part if likes is None else shielded(checked(op, operand, part, likes[place])))
+                self.add(parent[0], part)
 
     def add(self, sequence: int, part: Any) -> None:
         """Add a contribution: existing + new."""
@@ -295,21 +284,6 @@ class Walk:
             self.owned.add(sequence)
             self.cotangents[sequence] = have
         rule.accumulate(op, have, cotangent, *likes[1:])
-
-
-def checked(op: Operator, operand: int, part: Any, like: Any) -> Any:
-    """Return a cotangent that a user's rule gave, in the dtype of its operand; raises where it does not fit."""
-    wrong = f"the pullback of {op!r} returned for operand {operand}"
-    if not isinstance(part, Value) and not is_raw(part):
-        msg = f"{wrong} {type(part).__name__}, no array; return an array, or None for no cotangent"
-        raise RuleError(msg, op=op, operand=operand)
-    want, have = aval_of(like), aval_of(part)
-    if len(want.shape) != len(have.shape) or any(
-        n != m for n, m in zip(want.shape, have.shape, strict=True) if n is not None and m is not None
-    ):
-        msg = f"{wrong} a cotangent {have!r}; the operand is {want!r}: sum or broadcast it to that shape"
-        raise RuleError(msg, op=op, operand=operand)
-    return settle_dtype(part, like)
 
 
 def shielded(x: Any) -> Any:

@@ -1,0 +1,88 @@
+"""Linear maps run backward.
+
+The tangent map of a forward rule gives the reverse rule, and the pullback of a reverse rule the forward one. The map is
+recorded on abstract inputs, so that nothing is computed for it, and walked as a tape is. Where a device matters or a
+length is unknown, the inputs are zeros: abstract values are on no device, and broadcasting needs a value then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xform.core.aval import aval_of
+from xform.core.errors import EscapedValueError, HostReadError, RuleError
+from xform.core.operator import Operator
+from xform.ops.create import zeros_like
+from xform.transforms.forward import LinearTrace
+from xform.transforms.grad import Grad
+from xform.transforms.operands import is_bare, taken_in
+from xform.transforms.plans import home_of
+from xform.transforms.recording import is_inexact
+from xform.transforms.straight import GradValue
+
+__all__ = ["Transposition", "transposed"]
+
+LinearMap = Callable[[list[Any]], tuple[Any, Sequence[Any]]]
+Pull = Callable[[Sequence[Any]], list[Any]]
+
+
+class Transposition(Grad):
+    """The tape that a linear map is recorded on: what nothing flows to gets None instead of zeros."""
+
+    def _delivered(self, leaf: GradValue, cotangent: Any) -> Any:
+        return cotangent
+
+
+def transposed(linear: LinearMap, likes: Sequence[Any], wrong: str, *, placed: bool) -> tuple[Any, Pull]:
+    """Record `linear(inputs) -> (extra, outs)`; return `extra`, and the function from cotangents of outs to inputs'.
+
+    An input is abstract, of shape and dtype of its `like`; None for a `like` of None or of integers. Outs and
+    cotangents may be None for zero, and so may what comes back. `placed` says that the map runs under a layer of its
+    own, a device say. Raises `RuleError`, which begins with `wrong`, where it reads its inputs or is not linear.
+    """
+    recorder = LinearTrace(abstract=True)
+    with recorder, Transposition() as tape:
+        inputs = [
+            None if like is None or not is_inexact(like) else tape.attach(start(recorder, like, placed=placed))
+            for like in likes
+        ]
+        try:
+            extra, outs = linear(inputs)
+        except HostReadError as error:
+            if getattr(getattr(error, "value", None), "owner", None) not in (recorder, tape):
+                raise
+            msg = f"{wrong} reads one: {error}"
+            raise RuleError(msg, **error.payload) from error
+    tape.foreign = True  # the residuals are lifted, so the walk goes through `apply`
+    handles = [x for x in inputs if x is not None]
+    rows = [place for place, out in enumerate(outs) if tape.is_attached(out)]
+
+    def pull(cotangents: Sequence[Any]) -> list[Any]:
+        given = [cotangents[place] for place in rows]
+        try:
+            found = iter(tape.gradients([outs[place] for place in rows], handles, given, retain=True))
+        except EscapedValueError as error:
+            if getattr(error, "owner", None) is not recorder:
+                raise
+            msg = f"{wrong} has {operator_of(error)}, which is not linear"
+            raise RuleError(msg, **error.payload) from error
+        bare = is_bare(None)
+        parts = [None if x is None else next(found) for x in inputs]
+        return [None if part is None else taken_in(part, bare=bare) for part in parts]
+
+    return extra, pull
+
+
+def start(recorder: LinearTrace, like: Any, *, placed: bool) -> Any:
+    """Return an input of a linear map, of shape and dtype of a value."""
+    aval = aval_of(like)
+    if placed or None in aval.shape or home_of(like) != "cpu":
+        return zeros_like(like)
+    return recorder.input(aval)
+
+
+def operator_of(error: EscapedValueError) -> str:
+    """Return the name of the operator that an error speaks of."""
+    op = getattr(error, "op", None)
+    return op.name if isinstance(op, Operator) else "an operator"
