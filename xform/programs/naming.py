@@ -30,7 +30,10 @@ OWN_MODULES = (
     "xform.ops.factorizations", "xform.ops.linalg", "xform.ops.norms", "xform.programs.call", "xform.programs.group",
 )  # fmt: skip
 #: modules whose operators have their rules elsewhere, with which they come
-WITH_RULES = dict.fromkeys(("xform.programs.branches", "xform.programs.loop"), "xform.loops")
+WITH_RULES = dict.fromkeys(
+    ("xform.programs.branches", "xform.programs.loop", "xform.programs.loop_rewind", "xform.programs.loop_source"),
+    "xform.loops",
+)
 
 # by name: NumPy has two dtypes of one name, `long` and `long long`, whose numbers are of two types
 _NATIVE = {name: np.dtype(name) for name in {np.dtype(code).name: None for code in "?bhilqBHILQefdgFDG"}}
