@@ -31,7 +31,7 @@ OWN_MODULES = (
 )  # fmt: skip
 #: modules whose operators have their rules elsewhere, with which they come
 WITH_RULES = dict.fromkeys(
-    ("xform.programs.branches", "xform.programs.loop", "xform.programs.loop_rewind", "xform.programs.loop_source"),
+    ("xform.programs.branches", "xform.programs.loop", "xform.programs.loop_counter", "xform.programs.loop_rewind"),
     "xform.loops",
 )
 
