@@ -268,6 +268,10 @@ def test_67_an_output_that_nobody_uses_is_not_computed():
     op.runs.clear()
     xf.grad(used_forward_alone)(np.ones(2))
     assert len(op.runs) == 3  # forward, where a tape cannot know yet; not backward
+    op.runs.clear()
+    program = optimised(xf.make_program(xf.grad(used_forward_alone))(np.ones(2)))
+    np.testing.assert_allclose(program.eval(np.ones(2)), np.full(2, 1.5**3))
+    assert op.runs == []  # the whole program is known
 
 
 def test_68_gradient_wanted_and_value_not():

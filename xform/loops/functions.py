@@ -46,7 +46,13 @@ def while_loop(
     The carry is a container of arrays and numbers, whose shapes and dtypes stay; the number of rounds is known at run
     time only, and may be 0. Both functions run once, in Python, to be recorded; what they take from around them may be
     tracked by any layer. Derivatives of every order and in both modes, batches and traces go through it. `max_steps`
-    stops after so many rounds though the condition still holds; `checkpoint` says what backward keeps.
+    stops after so many rounds though the condition still holds.
+
+    `checkpoint` says which carries are kept for backward, which runs the rounds between them again: None, all of them;
+    `k`, every k-th; "sqrt", about the root of the number of rounds, each of which runs once more; "log", a few dozen of
+    100,000, each of which runs some four times more; or a function of the number of rounds (None where it is not known
+    beforehand) and of the bytes of a carry, which gives one of these. With `swap_interval` carries of another device
+    move to the host, so many at a time. Derivatives of higher order keep all. `xf.loop_reports` tells what was kept.
 
     Raises `OperandTypeError`, `DtypeError` and `ShapeError`, which name the component, for a carry that changes or a
     condition that is no boolean, `HostReadError` where a function reads a value.

@@ -166,10 +166,12 @@ class Loop(HoldsPrograms):
 
     def run(self, xp: Any, arrays: tuple[Any, ...], base: int = 0) -> tuple[Any, ...]:
         """Run the rounds by generated source, or one by one; who watches is told that they begin at `base`."""
-        if any(type(x) in SCALAR_TYPES for x in arrays[: self.carries]):
+        if not SCALAR_TYPES.isdisjoint(map(type, arrays[: self.carries])):
             arrays = (*map(as_array, arrays, self.carry_avals), *arrays[self.carries :])
         written = self.written if xp is np and HOST_TYPES.issuperset(map(type, arrays)) else None
         here, start = cursor.get(), place.get()
+        if written is not None and here is BOTTOM:
+            return written(self, arrays)
         cursor.set(BOTTOM)
         try:
             return run_rounds(self, xp, arrays, base) if written is None else written(self, arrays)

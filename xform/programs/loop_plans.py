@@ -21,7 +21,7 @@ import attrs
 __all__ = ["Plan", "rewound"]
 
 #: marks of a loop whose number of rounds is not known, and all places: a few dozen
-MOST_MARKS, PLACES = 16, 28
+MOST_MARKS, PLACES = 16, 26
 
 
 @attrs.frozen

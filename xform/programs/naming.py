@@ -31,7 +31,7 @@ OWN_MODULES = (
 )  # fmt: skip
 #: modules whose operators have their rules elsewhere, with which they come
 WITH_RULES = dict.fromkeys(
-    ("xform.programs.branches", "xform.programs.loop", "xform.programs.loop_counter", "xform.programs.loop_rewind"),
+    [f"xform.programs.{name}" for name in ("branches", "loop", "loop_counter", "loop_rewind", "loop_source")],
     "xform.loops",
 )
 

@@ -133,8 +133,10 @@ class Stretches:
         self.programs: dict[Any, Call] = {}
         self.avals: dict[Any, tuple[Aval, ...] | None] = {}
 
-    def program(self, inputs: list[Variable], equations: list[Equation], outputs: list[Variable]) -> Call:
-        """Return the program of a stretch, as an operation."""
+    def run(
+        self, inputs: list[Variable], equations: list[Equation], outputs: list[Variable], bound: list[Any]
+    ) -> list[Any]:
+        """Run a stretch; one that comes again is compiled."""
         steps = tuple(
             [
                 (e.op, tuple([v.index for v in e.inputs]), len(e.outputs), e.scopes, e.phase, e.site)  # type: ignore[union-attr]
@@ -143,11 +145,13 @@ class Stretches:
         )
         key = (tuple([(v.index, v.aval) for v in inputs]), steps, tuple([v.index for v in outputs]))
         known = self.programs.get(key)
-        if known is None:
-            known = self.programs[key] = Call(Program(inputs, equations, outputs), **self.compiling)
-            if len(self.programs) > MOST_PROGRAMS:
-                self.programs.pop(next(iter(self.programs)), None)
-        return known
+        if known is not None:
+            return called(known, bound)
+        program = Program(inputs, equations, outputs)
+        self.programs[key] = Call(program, **self.compiling)
+        if len(self.programs) > MOST_PROGRAMS:
+            self.programs.pop(next(iter(self.programs)), None)
+        return program.run(bound)
 
     def inferred(self, op: Operator, avals: tuple[Aval, ...]) -> tuple[Aval, ...] | None:
         """Return the avals of results, None where they take data; raises for operands that do not fit."""
@@ -272,8 +276,8 @@ class DeferredTrace(Trace):
         if not equations:
             return
         alive = [value for ref in made.values() if (value := ref()) is not None]
-        program = self.stretches.program(inputs, equations, [value.variable for value in alive])
-        for value, data in zip(alive, called(program, bound), strict=True):
+        found = self.stretches.run(inputs, equations, [value.variable for value in alive], bound)
+        for value, data in zip(alive, found, strict=True):
             value.data = lifted(data)
             value.variable = Variable(-1, value.aval)
 

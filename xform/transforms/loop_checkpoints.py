@@ -22,7 +22,7 @@ from xform.programs.holding import quiet
 from xform.programs.loop import COUNTER, Loop
 from xform.programs.loop_outputs import All, Count, Marks, Path, strong
 from xform.programs.loop_rewind import ELSEWHERE, Rewind, Shift
-from xform.programs.loop_trim import trimmed
+from xform.programs.loop_trim import Trimmed, trimmed
 from xform.programs.program import Equation, Program, Variable
 from xform.transforms.batch import vmap
 from xform.transforms.forward import jvp
@@ -177,7 +177,8 @@ def marking(op: Loop, replay: Replay, full: Backward) -> tuple[Loop, dict[Source
 def rewind_of(op: Loop, back: Backward, replay: Replay) -> Rewind:
     """Return the operator that meets the rounds in the other order."""
     assert op.checkpoint is not None  # noqa: S101
-    loop, sources = back.loop.loop, sources_of(back)
+    short: Trimmed = back.loop
+    loop, sources = short.loop, sources_of(back)
     reads = tuple([replay.states.index(n) if kind == "path" else ELSEWHERE for kind, n in sources])
     states = len(replay.states)
     walk = Loop(
