@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from xform.core.aval import aval_of
 from xform.core.errors import GradientError, SavedArrayError
 from xform.core.operator import Operator
-from xform.core.source import Site, describe, user_site
+from xform.core.source import Site, Spot, Spots, describe, site_of
 from xform.core.stack import Interpret, concrete
 from xform.core.value import Value
 from xform.transforms.plans import Entry
@@ -31,19 +31,14 @@ MODES = ("off", "sample", "full")
 COUNT = 64
 
 
-class Saved(NamedTuple):
-    """What a guard remembers of an array."""
-
-    array: ref[np.ndarray[Any, Any]]
-    content: Any
-    operator: str
-    site: Site
+#: what a guard remembers of an array: a reference, its content, the operator that saved it, and where
+Saved = tuple[ref[np.ndarray[Any, Any]], Any, Operator, Spot | None]
 
 
 class Guard:
     """What one tape remembers of the arrays that it holds."""
 
-    __slots__ = ("content_of", "full", "saved")
+    __slots__ = ("content_of", "full", "saved", "spots")
 
     def __init__(self, mode: str) -> None:
         if mode not in MODES:
@@ -52,11 +47,12 @@ class Guard:
         self.full = mode == "full"
         self.content_of: Callable[[Any], Any] = checksum if self.full else sampled
         self.saved: dict[int, Saved] = {}  # by identity of the array
+        self.spots = Spots()
 
     def note(self, array: Any, op: Operator) -> None:
         """Remember an array that an operation saves, the first time."""
         if id(array) not in self.saved and type(array) is np.ndarray and not array.dtype.hasobject:
-            self.saved[id(array)] = Saved(ref(array), self.content_of(array), op.name, user_site())
+            self.saved[id(array)] = (ref(array), self.content_of(array), op, self.spots.spot())
 
     def look(self, value: Any, op: Operator, residual: Any) -> None:
         """Remember the array beneath a value that an operation takes in, where what is saved holds it."""
@@ -79,27 +75,28 @@ class Guard:
 
     def check(self, entries: Iterable[Entry | None], tape: Any) -> None:
         """Raise `SavedArrayError` where an array that these entries hold is not as it was."""
+        content_of = self.content_of
         changed = [
-            (array, each)
-            for each in self.saved.values()
-            if (array := each.array()) is not None and self.content_of(array) != each.content
+            (array, op, spot)
+            for reference, content, op, spot in self.saved.values()
+            if (array := reference()) is not None and content_of(array) != content
         ]
-        for array, each in changed:
+        for array, op, spot in changed:
             for entry in entries:
                 if entry is not None and any(shares(array, held) for held in arrays_in(entry[2])):
-                    raise self.changed(array, each, entry, tape)
+                    raise self.changed(array, op.name, site_of(spot), entry, tape)
 
-    def changed(self, array: Any, each: Saved, entry: Entry, tape: Any) -> SavedArrayError:
+    def changed(self, array: Any, operator: str, site: Site | None, entry: Entry, tape: Any) -> SavedArrayError:
         """Make the error for an array that has changed."""
         name = entry_name(entry)
-        by = "saved" if name == each.operator else f"first saved by {each.operator}"
-        took = f"{by} at {describe(each.site)}"
+        by = "saved" if name == operator else f"first saved by {operator}"
+        took = f"{by} at {describe(site)}"
         more = "" if self.full else '; xf.Grad(guard="full") names every array and line'
         msg = (
             f"the array {aval_of(array)!r} that {name} has saved for backward was changed since ({took}): its gradient "
             f"would be wrong. Change a copy, write x = x + v in place of x += v, or walk back before the change{more}"
         )
-        return SavedArrayError(msg, layer=tape, value=array, operator=name, site=each.site)
+        return SavedArrayError(msg, layer=tape, value=array, operator=name, site=site)
 
 
 def sampled(array: Any) -> bytes:

@@ -176,6 +176,7 @@ class trace:  # noqa: N801  (a function by name in the field)
         self.options = Options(guards, capture, check, max_paths)
         self.compiling = {"level": level, "engine": engine, "threads": threads, "fallback": fallback}
         self.programs: dict[Any, Kept] = {}
+        self.direct: dict[Any, tuple[Callable[..., Any], tree.Structure]] = {}
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -186,6 +187,16 @@ class trace:  # noqa: N801  (a function by name in the field)
         return f"trace of {label_of(self.fun)}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        signature = None
+        if not kwargs and cursor.get() is BOTTOM:
+            signature = plain_signature(args)
+            direct = self.direct.get(signature)
+            if direct is not None:
+                run, structure = direct
+                try:
+                    return tree.unflatten(structure, run(args))
+                except FAILURES:
+                    pass  # as in `_replay`, which does it again
         call = self._call(args, kwargs)
         kept = self.programs.get(call.key)
         keep = any(isinstance(leaf, Value) for leaf in call.leaves)
@@ -195,7 +206,15 @@ class trace:  # noqa: N801  (a function by name in the field)
             out = self._record(call, kept)[0]
         else:
             out = self._replay(call, kept, kept.paths)
+            if signature is not None and self.static.is_empty:
+                self._remember(signature, kept, kept.paths)
         return out if keep else tree.map(lambda leaf: leaf.data if type(leaf) is Array else leaf, out)
+
+    def _remember(self, signature: Any, kept: Kept, paths: Paths) -> None:
+        """Take the short way for arguments like these (W1: 30 of 180 us): one path, and nothing but NumPy."""
+        call = None if paths.single is None else kept.calls.get(paths.single)
+        if call is not None and call.is_plain and call.compiled is not None:
+            self.direct[signature] = call.compiled.run, call.program.out_structure
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         static, positions, values, named = self.static, [], [], {}
@@ -332,11 +351,25 @@ class trace:  # noqa: N801  (a function by name in the field)
         raise ProgramError(msg)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        state = {**vars(self), "programs": {}}  # a copy records anew
+        state = {**vars(self), "programs": {}, "direct": {}}  # a copy records anew
         return global_name(self) or (copyreg.__newobj__, (type(self),), state)  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
         return f"trace({label_of(self.fun)})"
+
+
+def plain_signature(args: tuple[Any, ...]) -> Any:
+    """Return what tells arguments from others where all are NumPy arrays and floats, else None."""
+    found: list[Any] = []
+    for arg in args:
+        kind = type(arg)
+        if kind is np.ndarray:
+            found.append((arg.shape, arg.dtype))
+        elif kind is float:
+            found.append(kind)
+        else:
+            return None
+    return tuple(found)
 
 
 def recorders_of(stack: list[Level]) -> list[Trace]:
