@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import xform as xf
 import xform.numpy as xnp
-from xform.core.errors import LayerError, MissingRuleError
+from xform.core.errors import LayerError
 
 X = np.array([0.3, -1.2, 2.0])
 DEVICE = "array_api_strict:device1"
@@ -133,17 +133,17 @@ def test_forward_mode(f):
 
 
 @reverse_alone
-def test_forward_mode_of_a_reverse_rule_names_defjvp(f):
-    for push in (
-        lambda: xf.jvp(f, (0.7,), (1.0,)),
-        lambda: xf.jvp(xf.vmap(f), (X,), (X,)),
-        lambda: xf.jvp(xf.trace(f), (0.7,), (1.0,)),
-        lambda: xf.linearize(f, 0.7),
-        lambda: xf.grad(lambda x: xf.jvp(f, (x,), (1.0,))[1])(0.7),
-    ):
-        with pytest.raises(MissingRuleError, match=r"has a reverse rule alone.*forward mode.*defjvp\(rule\)"):
-            push()
-        assert xf.stack() == ()
+def test_a_reverse_rule_serves_forward_mode(f):
+    once, twice = 2.0 * np.cos(0.7), -2.0 * np.sin(0.7)
+    assert_allclose(xf.jvp(f, (0.7,), (3.0,))[1], 3.0 * once)
+    assert_allclose(xf.jvp(xf.vmap(f), (X,), (X,))[1], X * 2.0 * np.cos(X))
+    assert_allclose(xf.jvp(xf.trace(f), (0.7,), (1.0,))[1], once)
+    assert_allclose(xf.linearize(f, 0.7)[1](2.0), 2.0 * once)
+    assert_allclose(xf.grad(lambda x: xf.jvp(f, (x,), (1.0,))[1])(0.7), twice)
+    assert_allclose(xf.jacfwd(xf.jacfwd(f))(0.7), twice)
+    assert_allclose(xf.hessian(lambda x: xf.fori_loop(0, 1, lambda i, v: f(v), x))(0.7), twice)
+    pushed = xf.jvp(lambda x: xf.fori_loop(0, 2, lambda i, v: f(v), x), (0.7,), (1.0,))[1]
+    assert_allclose(pushed, once * 2.0 * np.cos(np.sin(0.7)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -18,7 +18,7 @@ from typeguard import suppress_type_checks
 import xform as xf
 import xform.numpy as xnp
 from tests.zoo import ZOO
-from xform.core.errors import HostReadError, MissingRuleError
+from xform.core.errors import HostReadError
 from xform.testing.numeric import directional
 
 NAMES = {specimen.name: specimen for specimen in ZOO}
@@ -191,8 +191,8 @@ def check(name, chain):
 
 
 def applies(specimen, chain):
-    """Whether a program can run under a chain: what reads values has no batch, a reverse rule alone no tangent."""
-    return not ((specimen.reads and "vmap" in chain) or (specimen.reverse_only and "jvp" in chain))
+    """Whether a program can run under a chain: what reads values has no batch."""
+    return not (specimen.reads and "vmap" in chain)
 
 
 def cases(chains, programs):
@@ -241,12 +241,6 @@ def test_a_program_that_reads_values_has_no_batch_and_a_trace_for_every_path(spe
     for scale, seed in itertools.product((1.0, 0.1, 8.0), range(3)):  # other numbers of rounds
         args = [x * scale for x in specimen.args(seed)]
         require_same(traced(*args), specimen.fun(*args), 1e-12)
-
-
-@pytest.mark.parametrize("specimen", [each for each in ZOO if each.reverse_only], ids=lambda each: each.name)
-def test_a_program_with_a_reverse_rule_alone_has_no_tangent(specimen):
-    with pytest.raises(MissingRuleError, match="has a reverse rule alone"):
-        jvp(specimen.fun)(*specimen.args())
 
 
 # ------------------------------------------------------------------ single precision, tracked arguments

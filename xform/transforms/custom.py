@@ -33,9 +33,8 @@ class CustomFunction:
        function at each replay. Its rules run below the layer that asks for them, on values of the layers there, so that
        the derivative of a derivative is that of the rule's own operations; the output itself has the user's rules at
        every order, true derivatives or not.
-    2. `defvjp` and `defjvp` give rules for reverse and for forward mode. A forward rule alone serves both: its tangent
-       map is recorded and transposed. A reverse rule alone serves forward mode only inside of other derivatives
-       (`hessian`, which is forward over reverse), where it is transposed; `jvp` of the function is refused.
+    2. `defvjp` and `defjvp` give rules for reverse and for forward mode. One alone serves both: a
+       tangent map, linear in its tangents, is recorded and transposed, and so is a reverse rule.
     3. Arguments and outputs are containers (`xf.tree`) of arrays and numbers; keyword arguments become positional. For
        zero a rule may return None in place of an array or of a whole container.
     4. In a batch, function and rules run on all lanes at once; one that reads its values (`if x > 0`) lane by lane.
@@ -107,7 +106,7 @@ class CustomFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call, leaves = self._call(self._positional(args, kwargs))
         frame = running.get()
-        outs = perform(CustomCall(call, inside=frame is not None), leaves)
+        outs = perform(CustomCall(call), leaves)
         if frame is not None:
             frame.note(self.definition, outs)
         if call.outputs is None:  # a layer answered in place of the function

@@ -70,10 +70,9 @@ class OfRecipe(Operator):
 
 @attrs.frozen(eq=False, repr=False)
 class CustomCall(OfRecipe):
-    """A user's function with rules of the user's own; `inside` says that a rule made it, and not the user's program."""
+    """A user's function with rules of the user's own."""
 
     recipe: Recipe
-    inside: bool = False
 
     @property
     def name(self) -> str:
@@ -209,12 +208,12 @@ def reversed_by_rule(recipe: Recipe, needed: tuple[bool, ...], primals: tuple[An
 
 @jvp_rule(CustomCall)
 def custom_call_jvp(op: CustomCall, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Run the user's forward rule; transpose the reverse rule where a rule calls the function."""
+    """Run the user's forward rule, or the transposed reverse rule."""
     recipe, definition = op.recipe, op.recipe.definition
     if definition.tangent is not None:
         outs, pushed, ruled = recipe.push(primals, tangents)
         return tuple(outs) if ruled else tied(recipe, outs, None, primals), tuple(pushed)
-    if not op.inside:
+    if definition.forward is None:
         raise missing(definition, "forward mode")
     outs, saved, ruled = recipe.forward(primals)
     parts = pushed_by_transposition(recipe, saved, outs, primals, tangents)
@@ -250,17 +249,17 @@ def pushed_by_transposition(
     definition = recipe.definition
     wrong = (
         f"{definition.label}: {definition.rule_name('backward')} must be linear in its cotangents to serve forward "
-        "mode, of a hessian say (defjvp gives it a rule of its own), but it"
+        "mode (defjvp gives it a rule of its own), but it"
     )
     return tuple(transposed(pullback, outs, wrong, placed=recipe.placed)[1](tangents))
 
 
 def missing(definition: Definition, mode: str) -> MissingRuleError:
     """Make the error for a function that lacks a rule."""
-    said = "has no rule" if definition.forward is None else "has a reverse rule alone"
     msg = (
-        f"{definition.label}: {definition.kind} {said}; for {mode} give it one with {definition.name}.defjvp(rule), "
-        "where rule(primals, tangents) returns (out, tangent_out); it serves both modes, defvjp(fwd, bwd) reverse mode"
+        f"{definition.label}: {definition.kind} has no rule; for {mode} give it one with {definition.name}."
+        "defjvp(rule), where rule(primals, tangents) returns (out, tangent_out), or defvjp(fwd, bwd); either serves both "
+        "modes"
     )
     return MissingRuleError(msg, definition=definition)
 
@@ -273,7 +272,7 @@ def custom_call_batch(op: CustomCall, size: int, values: tuple[Any, ...], axes: 
     """Run function and rules on all lanes at once; one that reads what differs between them, lane by lane."""
     recipe = Batched(op.recipe, Lanes(size), axes)
     try:
-        return perform(CustomCall(recipe, op.inside), values), 0
+        return perform(CustomCall(recipe), values), 0
     except HostReadError as error:
         if not recipe.is_read_by(error):
             raise

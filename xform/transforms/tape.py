@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -348,8 +348,11 @@ def scope_of(entry: Entry | None) -> tuple[str, Place | None]:
 
 
 def backward_place(entry: Entry) -> Any:
-    """Return a context: the phase is backward, scopes and line are those of the forward operation."""
-    return scoped(*scope_of(entry), "backward")
+    """Return a context: the phase is backward, scopes and line are those of the forward operation.
+
+    One of several outputs only hands its cotangent to the operation: that has the scope.
+    """
+    return nullcontext() if entry[1] == OUTPUT else scoped(*scope_of(entry), "backward")
 
 
 def release(error: BaseException) -> None:
