@@ -258,8 +258,8 @@ def missing(definition: Definition, mode: str) -> MissingRuleError:
     """Make the error for a function that lacks a rule."""
     msg = (
         f"{definition.label}: {definition.kind} has no rule; for {mode} give it one with {definition.name}."
-        "defjvp(rule), where rule(primals, tangents) returns (out, tangent_out), or defvjp(fwd, bwd); either serves both "
-        "modes"
+        "defjvp(rule), where rule(primals, tangents) returns (out, tangent_out), or defvjp(fwd, bwd); either serves "
+        "both modes"
     )
     return MissingRuleError(msg, definition=definition)
 
