@@ -28,7 +28,7 @@ def assert_same(have, want):
         np.testing.assert_allclose(h, w, rtol=bound, atol=bound)
 
 
-def compiled_of(fun, *args, level=2):
+def compiled_of(fun, *args, level=0):
     return compile_program(xf.make_program(fun)(*args), level=level)
 
 

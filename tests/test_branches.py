@@ -1,4 +1,4 @@
-"""`xf.cond` and `xf.switch`: one of several functions, in values, derivatives, batches, traces and programs."""
+"""`xf.cond` and `xf.switch`: one of several functions, which runs, its values and derivatives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import itertools
 import math
 import weakref
 
-import attrs
 import numpy as np
 import pytest
 
@@ -299,53 +298,3 @@ def test_shapes_of_none_one_and_no_element(shape):
     for g in (f, xf.trace(f), lambda x: xf.vmap(f)(x[None])[0]):
         np.testing.assert_array_equal(g(x), x * x)
         np.testing.assert_array_equal(xf.grad(lambda x, g=g: xnp.sum(g(x)))(x), 2.0 * x)
-
-
-# ------------------------------------------------------------------ batches
-
-
-def test_lanes_take_different_branches():
-    xs = np.array([[1.0, 4.0], [-1.0, -4.0], [9.0, 1.0]])
-    with np.errstate(all="raise"):
-        for f in (root_or_zero, xf.trace(root_or_zero)):
-            np.testing.assert_allclose(xf.vmap(f)(xs), [3.0, 0.0, 4.0])
-            want = np.where(xs > 0.0, 0.5 / np.sqrt(np.abs(xs)), 0.0)
-            np.testing.assert_allclose(xf.vmap(xf.grad(f))(xs), want)
-            np.testing.assert_allclose(xf.grad(lambda xs, f=f: xf.vmap(f)(xs).sum())(xs), want)
-            np.testing.assert_allclose(xf.jvp(xf.vmap(f), (xs,), (xs,))[1], (want * xs).sum(1))
-            second = np.where(xs > 0.0, -0.25 * np.abs(xs) ** -1.5, 0.0)
-            np.testing.assert_allclose(xf.vmap(xf.hessian(f))(xs), second[:, :, None] * np.eye(2), atol=1e-12)
-            np.testing.assert_allclose(xf.vmap(f, in_axes=1)(xs.T), [3.0, 0.0, 4.0])
-
-
-def test_lanes_of_a_batch_in_a_batch():
-    xs = np.array([[1.0, -1.0, 4.0], [-4.0, -9.0, -1.0]])
-    f = lambda x: cond(x > 0.0, xnp.sqrt, lambda x: 0.0 * x, x)
-    with np.errstate(all="raise"):
-        np.testing.assert_allclose(xf.vmap(xf.vmap(f))(xs), [[1.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
-        want = np.where(xs > 0.0, 0.5 / np.sqrt(np.abs(xs)), 0.0)
-        np.testing.assert_allclose(xf.vmap(xf.vmap(xf.grad(f)))(xs), want)
-        np.testing.assert_allclose(xf.vmap(xf.grad(lambda x: xf.vmap(f)(x).sum()))(xs), want)
-        np.testing.assert_allclose(xf.vmap(xf.vmap(f), in_axes=(1,), out_axes=1)(xs), xf.vmap(xf.vmap(f))(xs))
-
-
-@attrs.frozen
-class Tallied(xf.Operator):
-    """Doubles, and counts how often it ran."""
-
-    runs: list = attrs.field(factory=list, eq=False, hash=False)
-
-    def infer(self, x):
-        return x
-
-    def evaluate(self, xp, x):
-        self.runs.append(x)
-        return x * 2.0
-
-
-@xf.batch_rule(Tallied)
-def tallied_batch(op, size, values, axes):
-    return xf.apply(op, *values), axes[0]
-
-
-xf.linear(Tallied, lambda op, t, x: t * 2.0)

@@ -285,6 +285,24 @@ def test_draw(files, arguments, starts, capsys, monkeypatch):
     assert "Sin(a)" in out
 
 
+def test_a_drawing_whose_form_is_not_known_is_refused(files, capsys, monkeypatch):
+    monkeypatch.chdir(files)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["program", "draw", "one.xf", "-o", "p.png"])
+    assert "p.png is none of .dot, .gv, .svg, .html, .mmd; name the form with --as" in capsys.readouterr().err
+    assert not (files / "p.png").exists()
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(files):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "xform", "program", "show", str(files / "one.xf")]
+    with os.fdopen(writer, "w") as out:
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, check=False, cwd=ROOT)
+    assert done.stderr == b""
+    assert done.returncode == 1
+
+
 def test_a_program_with_operators_of_your_own(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import attrs, xform as xf\n@attrs.frozen\nclass Twice(xf.Operator):\n"

@@ -426,3 +426,9 @@ def test_has_aux_stands_third_as_in_grad(derivative):
     want = np.diag(6 * x) if derivative is xf.hessian else 3 * x**2
     np.testing.assert_allclose(found, want)
     np.testing.assert_array_equal(aux, x + 1.0)
+
+
+@pytest.mark.parametrize("primals", [2.0, np.ones(2), None], ids=["number", "array", "None"])
+def test_hvp_says_that_its_primals_are_a_sequence(primals):
+    with pytest.raises(GradientError, match="hvp: primals must be a tuple or list, one entry per argument"):
+        xf.hvp(lambda x: x**3, primals, (1.0,))

@@ -215,6 +215,39 @@ def test_profile_a_script(tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["fit.json", "fit.py", "layer.json"]
 
 
+def test_fit_ode(tmp_path):
+    out = example("fit_ode", cwd=tmp_path)
+
+    def rows(pattern):
+        return re.findall(f"^{pattern}$", out, flags=re.MULTILINE)
+
+    def agree(found, checked):
+        np.testing.assert_allclose(numbers(found), numbers(checked), rtol=1e-4, atol=2e-6)  # six digits are printed
+
+    checked = rows("finite differences: +(.*)")
+    agree(line_of(out, "gradient at the start:"), checked[0])
+    losses = [float(loss) for loss in rows(r"round +\d+  loss ([\d.]+)  \d+ steps tried")]
+    assert len(losses) == 5
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.05**2  # the noise
+    fitted = rows(r"  \w+ +([\d.]+)  \(true ([\d.]+)\)")
+    assert len(fitted) == 5
+    assert all(abs(float(found) / float(true) - 1.0) < 0.1 for found, true in fitted)
+    runs = rows(r"checkpoint=(\S+): +(\d+) rounds, +(\d+) run again, +(\d+) bytes kept, gradient (.*)")
+    assert [policy for policy, *_ in runs] == ["None", "10", "'sqrt'", "'log'"]
+    again, kept = ([int(run[column]) for run in runs] for column in (2, 3))
+    assert again == sorted(again)
+    assert again[0] == 0
+    assert kept == sorted(kept, reverse=True)
+    assert kept[0] > 20 * kept[3]
+    for *_, gradient in runs:
+        agree(gradient, checked[1])
+    agree(line_of(out, "settled:"), line_of(out, "closed form:"))
+    for name in ("hares:", "lynxes:"):
+        agree(*line_of(out, name).split("finite differences:"))
+    assert numbers(line_of(out, "hares:"))[:2] == [0.0, 0.0]  # growth and capacity move the lynxes alone
+
+
 # ------------------------------------------------------------------ the README
 
 

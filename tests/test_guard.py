@@ -237,3 +237,15 @@ def test_a_guarded_gradient_is_the_same():
         want = xf.grad(fun)(x_of())
         tape, x, y = record(fun, x_of(), "full")
         np.testing.assert_array_equal(copy.copy(tape.gradient(y, x)), want, err_msg=name)
+
+
+@pytest.mark.parametrize("guard", ["sample", "full"])
+def test_residuals_of_a_users_rule_that_are_no_operands(guard):
+    w = np.array([2.0, 3.0])
+    scaled = xf.custom_gradient(lambda a: (a * w, w), lambda kept, t: t * kept)
+    with xf.Grad(guard=guard) as tape:
+        x = tape.attach(np.ones(2))
+        y = scaled(x).sum()
+    w *= 10.0
+    with pytest.raises(SavedArrayError, match="that CustomBackward has saved"):
+        tape.gradient(y, x)

@@ -258,6 +258,42 @@ def test_checkpoints_and_custom_rules_around_and_inside(transform):
     assert transform(lambda a: xf.root(lambda x: square(x) - a, 1.0, newton))(4.0) == pytest.approx(want)
 
 
+#: functions of which 2 * a**2 is the fixed point, which record what they do, or derive something from it
+RECORDING = {
+    "while_loop": lambda a: lambda x: xf.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, 0.5 * c[1] + a * a), (0, x)
+    )[1],
+    "fori_loop": lambda a: lambda x: xf.fori_loop(0, 3, lambda n, x: 0.5 * x + a * a, x),
+    "scan": lambda a: lambda x: xf.scan(lambda x, k: (0.5 * x + k * a * a, None), x, np.ones(3))[0],
+    "map": lambda a: lambda x: 0.5 * x + xf.map(lambda k: k * a * a, np.ones(2))[0],
+    "cond": lambda a: lambda x: xf.cond(x > -9.0, lambda x: 0.5 * x + a * a, lambda x: x, x),
+    "cond in a loop": lambda a: lambda x: xf.fori_loop(
+        0, 2, lambda n, x: xf.cond(n > 0, lambda x: x + a * a, lambda x: 0.5 * x, x), x
+    ),
+    "gradient of a loop": lambda a: lambda x: (
+        0.5 * x + xf.grad(lambda y: xf.fori_loop(0, 2, lambda n, y: y * a, y))(1.0)
+    ),
+    "trace": lambda a: xf.trace(lambda x: 0.5 * x + a * a),
+    "vmap": lambda a: lambda x: xf.vmap(lambda k: 0.5 * x + k * a * a)(np.ones(2))[0],
+    "linearize": lambda a: lambda x: xf.linearize(lambda x: 0.25 * x * x + a * a * x, x)[1](1.0),
+}
+
+
+@pytest.mark.parametrize("name", RECORDING)
+def test_what_is_recorded_inside_of_an_equation_sees_the_parameters(name):
+    def solution(a):
+        return xf.fixed_point(RECORDING[name](a), 1.0)
+
+    assert_allclose(solution(3.0), 18.0)
+    assert_allclose(xf.grad(solution)(3.0), 12.0)
+    assert_allclose(along(solution)(3.0), 12.0)
+    assert_allclose(along(xf.grad(solution))(3.0), 4.0)
+    assert_allclose(xf.vmap(solution)(np.array([1.0, 3.0])), [2.0, 18.0])
+    assert_allclose(xf.vmap(xf.grad(solution))(np.array([1.0, 3.0])), [4.0, 12.0])
+    traced = xf.trace(xf.grad(solution))
+    assert_allclose([traced(a) for a in (3.0, 1.0, 2.0)], [12.0, 4.0, 8.0])
+
+
 def test_a_root_of_a_function_with_draws():
     def solution(a, k):
         return xf.root(lambda x: x * x - a * (1.0 + xf.random.uniform(k)), 1.0, newton)

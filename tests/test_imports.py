@@ -25,7 +25,7 @@ LAYERS = (
     ("loops",),
     ("derivatives",),
     ("implicit",),
-    ("random",),
+    ("debug", "random"),
     ("testing",),
     ("cli",),
     ("__main__",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from typeguard import suppress_type_checks
 
 import xform as xf
 from xform.loops import LoopBuilder, while_loop
@@ -54,12 +55,27 @@ def other_builder(loop):
         inner.assign(x, x)
 
 
+def start_from_the_block(loop):
+    loop.input(loop.input(1.0) * 2.0, assign=True)
+
+
+def part_of_a_number(loop):
+    loop.assign(loop.input(1, assign=True), 2.5)
+
+
+def complex_for_float(loop):
+    loop.assign(loop.input(1.0, assign=True), loop.counter * 1j)
+
+
 @pytest.mark.parametrize(("block", "error", "match"), [
     (assigned_twice, RuntimeError, "input 0 is assigned twice"),
     (never_assigned, RuntimeError, "input 0 has assign=True, but is never assigned"),
     (without_condition, RuntimeError, "no condition"),
     (two_conditions, RuntimeError, "a second condition"),
     (another_dtype, TypeError, "input 0 must keep its dtype float32; it is assigned float64"),
+    (part_of_a_number, TypeError, "input 0 must keep its dtype int64; it is assigned float64"),
+    (complex_for_float, TypeError, "input 0 must keep its dtype float64; it is assigned complex128"),
+    (start_from_the_block, RuntimeError, "takes a start that was computed inside the block"),
     (another_shape, ValueError, r"input 0 must keep its shape \(2,\); it is assigned \(3, 2\)"),
     (lambda loop: loop.assign(loop.input(1.0), 2.0), RuntimeError, "no input with assign=True"),
     (last_of_no_input, RuntimeError, r'output\(..., "last"\).*no input with assign=True'),
@@ -76,6 +92,30 @@ def test_errors_name_the_part(block, error, match):
 
     with pytest.raises(error, match=match):
         run()
+
+
+@pytest.mark.parametrize("start", [1.5, np.float32(1.5), 1.5j, np.uint8(7)], ids=lambda x: type(x).__name__)
+def test_a_python_number_takes_the_dtype_of_the_carry(start):
+    for new, wanted in ((3, 3), (None, 1)):  # a number, and the counter
+        with LoopBuilder() as loop:
+            x = loop.input(start, assign=True)
+            loop.assign(x, loop.counter if new is None else new)
+            loop.condition(loop.counter < 2)
+            last = loop.output(x)
+        assert xf.to_numpy(last) == wanted
+        assert last.dtype == np.asarray(start).dtype
+
+
+@pytest.mark.parametrize(("most", "error", "match"), [
+    (-1, ValueError, "max_steps must be at least 0, got -1"),
+    (2.5, TypeError, "max_steps must be a number of rounds, got float: 2.5"),
+    (True, TypeError, "max_steps must be a number of rounds, got bool: True"),
+])  # fmt: skip
+def test_max_steps_is_a_number_of_rounds(most, error, match):
+    with suppress_type_checks(), pytest.raises(error, match=f"while_loop of .*{match}"):
+        while_loop(lambda x: x < 5.0, lambda x: x + 1.0, 0.0, max_steps=most)
+    with suppress_type_checks(), pytest.raises(error, match=f"LoopBuilder: {match}"):
+        LoopBuilder(max_steps=most)
 
 
 def test_a_block_that_has_ended():

@@ -1,351 +1,118 @@
-"""Every layer enters every loop and branch, also nested two deep, and also on replay of a trace."""
+"""What holds under every layer that enters a loop: side effects, memory, copies, errors."""
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
+import copy
+import gc
+import pickle
+import weakref
 
+import attrs
 import numpy as np
 import pytest
 
 import xform as xf
 import xform.numpy as xnp
-from xform import ops
-from xform.core.errors import NanError
-from xform.core.place import place
+from tests.loop_layer_cases import (
+    CosForSin,
+    HalfSin,
+    Seen,
+    W,
+    X,
+    fori,
+    nested,
+)
+from xform.ops.structural import HostRead
 
 pytestmark = pytest.mark.sweep
 
-X = np.array([0.4, 1.3])
-W = np.array([0.9, 0.6])
 
+@attrs.frozen(eq=False)
+class Ring(xf.Operator):
+    """Hands a value on, and notes that it did."""
 
-# ------------------------------------------------------------------ loops, and the same in Python
+    rung: list
+    impure = True
 
+    def infer(self, x):
+        return x
 
-def step(x, w):
-    return xnp.sin(x * w) + 0.1 * x
-
-
-def while_(x, w):
-    def body(carry):
-        n, y = carry
-        return n + 1, step(y, w)
-
-    return xf.while_loop(lambda carry: carry[0] < 4, body, (0, x))[1]
-
-
-def fori(x, w):
-    return xf.fori_loop(0, 4, lambda i, y: step(y, w), x)
-
-
-def scan_back(x, w):
-    return xf.scan(lambda y, _: (step(y, w), None), x, length=4, reverse=True)[0]
-
-
-def python_(x, w):
-    for _ in range(4):
-        x = step(x, w)
-    return x
-
-
-def nested(x, w):
-    def inner(i, y):
-        return xf.while_loop(lambda c: c[0] < i, lambda c: (c[0] + 1, step(c[1], w)), (0, y))[1]
-
-    return xf.fori_loop(0, 4, inner, x)
-
-
-def python_nested(x, w):
-    for i in range(4):
-        for _ in range(i):
-            x = step(x, w)
-    return x
-
-
-def branching(x, w):
-    def body(i, y):
-        return xf.cond(xnp.sum(y) > 1.2, lambda y: step(y, w), lambda y: xnp.sin(y) + 0.9, y)
-
-    return xf.fori_loop(0, 4, body, x)
-
-
-def python_branching(x, w):
-    for _ in range(4):
-        x = step(x, w) if float(np.sum(xf.concrete(x))) > 1.2 else xnp.sin(x) + 0.9
-    return x
-
-
-def loop_in_branch(x, w):
-    return xf.switch(xnp.floor(xnp.sum(x)).astype(int), [xnp.cos, lambda x: fori(x, w), xnp.sin], x)
-
-
-PAIRS = {
-    "while": (while_, python_), "fori": (fori, python_), "scan": (scan_back, python_),
-    "nested": (nested, python_nested), "branching": (branching, python_branching),
-    "loop in branch": (loop_in_branch, python_),
-}  # fmt: skip
-WRAPS = {"eager": lambda f: f, "traced": xf.trace, "traced twice": lambda f: xf.trace(xf.trace(f))}
-pairs = pytest.mark.parametrize(("loop", "unrolled"), PAIRS.values(), ids=PAIRS)
-wraps = pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
-
-
-def total(f):
-    return lambda x, w: xnp.sum(f(x, w) ** 2)
-
-
-# ------------------------------------------------------------------ layers
-
-
-class Seen(xf.Observer):
-    """Writes down what it sees of Sin and Cos."""
-
-    def __init__(self):
-        self.seen = []
-
-    def observe(self, op, inputs, outputs):
+    def evaluate(self, xp, x):
         at = xf.current()
-        if op.name in ("Sin", "Cos"):
-            self.seen.append((op.name, at.phase, at.loop, at.iteration, np.array(xf.concrete(inputs[0]))))
-
-    def rounds(self, name, phase="forward"):
-        return [each[3] for each in self.seen if each[:2] == (name, phase)]
+        self.rung.append((at.loop is not None, at.iteration))
+        return x
 
 
-class CosForSin(xf.Rewriter):
-    """Puts a cosine in the place of each sine."""
-
-    def rewrite(self, op, values):
-        return xnp.cos(values[0]) if op == ops.Sin() else NotImplemented
+xf.linear(Ring, lambda op, t, x: t)
+xf.batch_rule(Ring)(lambda op, size, values, axes: (xf.apply(op, *values), axes[0]))
 
 
-class HalfSin(xf.Transformation):
-    """A plain layer: half of each sine."""
+def test_a_side_effect_happens_once_a_round_and_not_again_backward():
+    op = Ring([])
 
-    def interpret(self, op, values):
-        out = xf.apply(op, *values)
-        return out * 0.5 if op == ops.Sin() else out
+    def f(x):
+        return xf.fori_loop(0, 3, lambda i, y: xnp.sin(xf.apply(op, y)), x)
 
-
-class Pair(xf.Value):
-    """A value with a bound of its rounding errors, counted in operations."""
-
-    __slots__ = ("count", "owner")
-
-
-class Operations(xf.Transformation):
-    """Wraps: carries the number of operations that led to a value. It has no rule for loops."""
-
-    effect = "wraps"
-
-    def track(self, x, count=0):
-        value = Pair()
-        value.data, value.owner, value.count = x, self, count
-        return value
-
-    def interpret(self, op, values):
-        out = xf.apply(op, *map(self.unwrap, values))
-        mine = [value.count for value in values if isinstance(value, Pair) and value.owner is self]
-        if not mine or op.attribute_like:
-            return out
-        if op.multiple_outputs:
-            return tuple(self.track(each, max(mine) + 1) for each in out)
-        return self.track(out, max(mine) + 1)
+    rounds = [(True, 0), (True, 1), (True, 2)]
+    for g in (f, xf.trace(f), xf.grad(f), xf.trace(xf.grad(f)), xf.Profile()(f), xf.grad(xf.Profile()(f))):
+        op.rung.clear()
+        g(0.5)
+        assert op.rung == rounds
+    op.rung.clear()
+    xf.vmap(f)(X)
+    assert op.rung == rounds
 
 
-# ------------------------------------------------------------------ observers
-
-
-@pairs
-@wraps
-def test_an_observer_sees_each_operation_with_its_data(loop, unrolled, wrap):
-    f = wrap(loop)
-    f(X, W)
-    with Seen() as plain:
-        unrolled(xf.array(X), W)
-    for _ in range(2):
-        with Seen() as seen:
+@pytest.mark.parametrize("layer", [Seen, CosForSin, HalfSin, xf.Profile, xf.NanGuard])
+def test_a_layer_and_the_loop_that_it_entered_are_freed(layer):
+    def run():
+        f, made = xf.trace(nested), layer()
+        f(X, W)
+        with made:
             f(xf.array(X), W)
-        want = [each[4] for each in plain.seen if each[0] == "Sin"]
-        got = [each[4] for each in seen.seen if each[0] == "Sin"]
-        assert len(got) == len(want)
-        np.testing.assert_allclose(got, want)
+        return [weakref.ref(each) for each in (made, f, f.program(X, W))]
+
+    found = run()
+    gc.collect()
+    assert [ref() for ref in found] == [None] * 3
+
+
+@pytest.mark.parametrize("layer", [CosForSin, HalfSin, xf.Profile, xf.NanGuard])
+def test_a_layer_that_has_entered_a_loop_is_pickled_and_copied(layer):
+    made = layer()
+    made(fori)(X, W)
+    for other in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), copy.copy(made)):
+        assert type(other) is layer
+        np.testing.assert_allclose(other(fori)(X, W), made(fori)(X, W))
+
+
+def test_an_error_inside_of_a_round_leaves_everything_as_it_was():
+    @attrs.frozen(eq=False)
+    class Fails(xf.Operator):
+        def infer(self, x):
+            return x
+
+        def evaluate(self, xp, x):
+            raise KeyError("mine")
+
+    op = Fails()
+    with xf.Profile() as profile, Seen() as seen:
+        with pytest.raises(KeyError, match="mine"):
+            xf.fori_loop(0, 3, lambda i, y: xf.apply(op, xnp.sin(y)), xf.array(X))
+        assert xf.stack() == (seen, profile)
         assert xf.current().iteration is None
-
-
-@pytest.mark.parametrize("loop", [while_, fori])
-@wraps
-def test_rounds_count_from_0_forward_and_backward(loop, wrap):
-    f = wrap(total(loop))
-    for _ in range(2):
-        with Seen() as seen:
-            xf.grad(f)(xf.array(X), W)
-        assert seen.rounds("Sin") == [0, 1, 2, 3]
-        assert seen.rounds("Cos", "backward") == [3, 2, 1, 0]
-        assert seen.rounds("Sin", "backward") == []
-        assert {each[2] for each in seen.seen} == {seen.seen[0][2]}
-        assert isinstance(seen.seen[0][2], str)
-
-
-def test_a_loop_that_counts_down_tells_its_counter():
-    with Seen() as seen:
-        xf.grad(total(scan_back))(xf.array(X), W)
-    assert seen.rounds("Sin") == [3, 2, 1, 0]
-    assert seen.rounds("Cos", "backward") == [0, 1, 2, 3]
-
-
-def test_the_loop_inside_of_a_loop_tells_its_own_rounds():
-    with Seen() as seen:
-        xf.grad(total(nested))(xf.array(X), W)
-    assert seen.rounds("Sin") == [0, 0, 1, 0, 1, 2]
-    assert seen.rounds("Cos", "backward") == [2, 1, 0, 1, 0, 0]
-
-
-@pairs
-@wraps
-def test_above_a_tape_an_observer_sees_the_forward_operations_alone(loop, unrolled, wrap):
-    seen, plain = Seen(), Seen()
-    got = xf.grad(seen(wrap(total(loop))))(X, W)
-    want = xf.grad(plain(total(unrolled)))(X, W)
-    np.testing.assert_allclose(got, want)
-    assert Counter(each[:2] for each in seen.seen) == Counter(each[:2] for each in plain.seen)
-    assert all(phase == "forward" for _, phase, *_ in seen.seen)
-
-
-@pairs
-def test_observers_above_and_below_a_batch(loop, unrolled):
-    xs = np.stack([X, X + 0.05, X - 0.1])
-    above, below = Seen(), Seen()
-    with below:
-        got = xf.vmap(above(loop), in_axes=(0, None))(xf.array(xs), W)
-    want = [unrolled(x, W) for x in xs]
-    np.testing.assert_allclose(xf.to_numpy(got), want)
-    assert above.seen
-    assert below.seen
-    assert {each[4].shape for each in below.seen} == {xs.shape}
-
-
-def test_an_observer_inside_of_a_traced_loop_works_on_replay():
-    seen = Seen()
-    f = xf.trace(seen(fori))
-    f(X, W)
-    assert seen.rounds("Sin") == [0, 1, 2, 3]
-    f(X, W)
-    assert seen.rounds("Sin") == [0, 1, 2, 3] * 2
-    xf.grad(lambda x: f(x, W).sum())(X)
-    assert seen.rounds("Sin") == [0, 1, 2, 3] * 3
-    assert [type(e.op).__name__ for e in f.program(X, W).equations] == ["Loop", "Observe"]
-
-
-def test_two_observers_see_the_same():
-    with Seen() as below, Seen() as above:
         fori(xf.array(X), W)
-    assert above.rounds("Sin") == below.rounds("Sin") == [0, 1, 2, 3]
+    assert seen.rounds("Sin") == [0, 0, 1, 2, 3]
 
 
-def test_observers_see_rounds_that_are_run_again():
+def test_host_reads_of_values_from_outside_pass():
     def f(x):
-        return xnp.sum(xf.fori_loop(0, 7, lambda i, y: step(y, W), x, checkpoint=3))
+        first = xf.stop_gradient(x[0])
+        with HalfSin():
+            return xf.fori_loop(0, 3, lambda i, y: xnp.sin(y) * float(first), x)
 
-    with Seen() as seen:
-        xf.grad(f)(xf.array(X))
-    assert seen.rounds("Sin") == list(range(7))
-    assert seen.rounds("Cos", "backward") == list(range(6, -1, -1))
-    assert sorted(seen.rounds("Sin", "backward")) == [0, 1, 3, 4]
-
-
-def test_one_observer_in_several_threads():
-    with Seen() as seen:
-        work = xf.carry(lambda: fori(xf.array(X), W))
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert Counter(seen.rounds("Sin")) == dict.fromkeys(range(4), 4)
-
-
-# ------------------------------------------------------------------ profile, NaN guard, explain
-
-
-@wraps
-def test_a_profile_attributes_by_loop_and_round(wrap):
-    f = wrap(total(while_))
-    f(X, W)
-    with xf.Profile() as profile:
-        xf.grad(f)(xf.array(X), W)
-    assert profile.calls("Sin") == 4
-    assert [profile.calls("Sin", iteration=n) for n in range(5)] == [1, 1, 1, 1, 0]
-    assert [profile.calls("Cos", iteration=n, phase="backward") for n in range(5)] == [1, 1, 1, 1, 0]
-    (name,) = {row.loop for row in profile.rows} - {None}
-    assert profile.calls("Sin", loop=name) == 4
-    assert profile.calls("Sin", loop="another") == 0
-    by_loop = profile.table(by="loop").splitlines()
-    assert by_loop[0].split() == [
-        "loop",
-        "phase",
-        "calls",
-        "self",
-        "ms",
-        "self",
-        "%",
-        "total",
-        "ms",
-        "MB",
-        "operations",
-    ]
-    assert sorted(line.split()[:2] for line in by_loop[1:3]) == [[name, "backward"], [name, "forward"]]
-    rows = [line.split() for line in profile.table(by="round", limit=None, sort="name").splitlines()[1:-1]]
-    found = {(row[1], row[2]): int(row[3]) for row in rows}
-    assert {key for key in found if key[1] == "backward"} == {(f"[{n}]", "backward") for n in range(4)}
-    assert found["[0]", "forward"] == found["[1]", "forward"] == found["[2]", "forward"]
-
-
-def test_the_time_of_operations_in_a_loop_is_their_own():
-    big = np.full((200, 200), 0.01)
-
-    def f(x):
-        return xf.fori_loop(0, 20, lambda i, y: xnp.tanh(y @ big), x)
-
-    with xf.Profile() as profile:
-        f(xf.array(big))
-    own = {row.name: row.own for row in profile.rows}
-    loop = next(row for row in profile.rows if row.name.startswith("Loop"))
-    assert own["Matmul"] > loop.own
-    assert sum(row.own for row in profile.rows) <= 1.05 * loop.total
-    times = [event for event in profile.events if event.name == "Matmul"]
-    assert [event.iteration for event in times] == list(range(20))
-
-
-def test_a_profile_that_is_full_still_counts():
-    with xf.Profile(max_events=5) as profile:
-        fori(xf.array(X), W)
-    assert profile.calls("Sin") == 4
-    assert len(profile.events) == 5
-
-
-def test_a_nan_guard_tells_the_round_forward():
-    def f(x):
-        return xf.fori_loop(0, 60, lambda i, y: y + xnp.sqrt(37.5 - i), x)
-
-    for g in (f, xf.trace(f), lambda x: xf.jvp(f, (x,), (1.0,))):
-        with np.errstate(all="ignore"), pytest.raises(NanError) as caught, xf.NanGuard():
-            g(xf.array(1.0))
-        assert "Sqrt made nan" in str(caught.value)
-        assert "iteration 38" in str(caught.value)
-        assert "test_loop_layers.py" in str(caught.value)
-        assert caught.value.origin.place.iteration == 38
-        assert xf.stack() == ()
-        assert xf.current().iteration is None
-
-
-def test_a_nan_guard_tells_the_round_backward():
-    def f(x):
-        return xf.fori_loop(0, 60, lambda i, y: y + xnp.sqrt(x * (i - 37)) * (i >= 37), 0.0)
-
-    with np.errstate(all="ignore"), pytest.raises(NanError) as caught, xf.NanGuard():
-        xf.grad(lambda x: xf.fori_loop(37, 60, lambda i, y: y + xnp.sqrt(x * (i - 37)), 0.0))(xf.array(1.0))
-    assert caught.value.phase == "backward"
-    assert "iteration 0" in str(caught.value)
-    assert "backward phase" in str(caught.value)
-    assert place.get().iteration is None
+    want = X
+    for _ in range(3):
+        want = np.sin(want) * 0.5 * X[0]
+    np.testing.assert_allclose(xf.to_numpy(f(xf.array(X))), want)
+    assert HostRead("float").attribute_like

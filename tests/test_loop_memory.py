@@ -130,6 +130,23 @@ def test_loops_in_loops(policy):
         np.testing.assert_allclose(xf.grad(lambda x, w, o=outer, i=inner: f(x, w, o, i), (0, 1))(X, W), want)
 
 
+@policies
+@pytest.mark.parametrize("reverse", [False, True])
+def test_cotangents_that_stay_in_all_rounds(policy, reverse):
+    def total(x, plan):  # what is added up hands its cotangent on as it is, and `kept` hands on the whole carry
+        def body(carry, k):
+            y, acc, kept = carry
+            return (y * xnp.sin(x), acc + k * y, kept), None
+
+        last, _ = xf.scan(body, (x, x * 0.0, x), np.arange(5.0), reverse=reverse, checkpoint=plan)
+        return xnp.sum(last[1] + 3.0 * last[2])
+
+    order = range(5)[:: -1 if reverse else 1]
+    for derivative in (xf.grad, xf.hessian):
+        wanted = derivative(lambda x: xnp.sum(sum(k * x * xnp.sin(x) ** n for n, k in enumerate(order)) + 3.0 * x))(X)
+        np.testing.assert_allclose(derivative(lambda x: total(x, policy))(X), wanted, rtol=1e-12)
+
+
 def test_a_loop_whose_gradient_needs_no_carry_keeps_none():
     f = lambda x: xnp.sum(xf.fori_loop(0, 9, lambda i, y: y * 2.0 + i, x, checkpoint="sqrt"))
     with xf.loop_reports() as reports:
@@ -312,6 +329,29 @@ def test_reports_say_what_stopped_a_loop():
     assert len(reports) == 4
 
 
+@pytest.mark.parametrize(("rounds", "most", "stopped"), [(3, 3, False), (4, 3, True), (2, 3, False), (1, 0, True)])
+def test_reports_say_what_stopped_a_loop_that_asks_behind_each_round(rounds, most, stopped):
+    def run(x):
+        with xf.LoopBuilder(test="after", max_steps=most) as loop:
+            y = loop.input(x, assign=True)
+            loop.assign(y, y * 2.0)
+            loop.condition(loop.counter < rounds - 1)
+            return loop.output(y)
+
+    for call in (run, xf.grad(run), lambda x: xf.vmap(run)(np.array([x, x]))):
+        with xf.loop_reports() as reports:
+            call(1.0)
+        assert (reports[0].rounds, reports[0].stopped_by_max_steps) == (min(rounds, most), stopped)
+
+
+def test_reports_of_a_batch_count_all_lanes():
+    run = lambda x: xf.while_loop(lambda y: y < 1000.0, lambda y: y * y + 1.0, x)
+    with xf.loop_reports() as reports:
+        xf.vmap(xf.grad(run))(np.array([1.0, 8.0, 20.0]))
+    history = 3 * 6 * 8  # a number of each lane, before and after 5 rounds
+    assert [(each.phase, each.peak_saved_bytes) for each in reports] == [("forward", history), ("backward", history)]
+
+
 def test_reports_of_loops_in_loops_and_of_replays():
     f = xf.trace(lambda x: xf.fori_loop(0, 3, lambda i, y: xf.fori_loop(0, i, lambda j, z: z + 1.0, y), x))
     f(0.0)
@@ -370,9 +410,7 @@ def test_gradients_with_marks_are_stored(policy, tmp_path):
     program.save(tmp_path / "f")
     loaded = xf.load_program(tmp_path / "f")
     np.testing.assert_array_equal(loaded(X, W, rows(9)), program(X, W, rows(9)))
-    np.testing.assert_allclose(
-        xf.jacfwd(loaded)(X, W, rows(9)), xf.hessian(total(while_, 9))(X, W, rows(9)), rtol=1e-9
-    )
+    np.testing.assert_allclose(xf.jacfwd(loaded)(X, W, rows(9)), xf.hessian(total(while_, 9))(X, W, rows(9)), rtol=1e-9)
 
 
 @pytest.mark.parametrize(("plan", "error", "words"), [

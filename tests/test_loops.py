@@ -75,9 +75,7 @@ def test_value(loop, trips):
 @trips
 @spellings
 def test_gradient(loop, trips):
-    close(
-        xf.value_and_grad(total(loop, trips), (0, 1))(X, W), xf.value_and_grad(total(unrolled, trips), (0, 1))(X, W)
-    )
+    close(xf.value_and_grad(total(loop, trips), (0, 1))(X, W), xf.value_and_grad(total(unrolled, trips), (0, 1))(X, W))
 
 
 @trips

@@ -197,10 +197,7 @@ class Look(xf.Operator):
         return x * 1.0
 
 
-DIES = pytest.mark.xfail(reason="compiled programs keep results of operators without a kernel until they return")
-
-
-@pytest.mark.parametrize("run", ["call", "eval", pytest.param("trace", marks=DIES)])
+@pytest.mark.parametrize("run", ["call", "eval", "trace"])
 def test_an_intermediate_dies_after_its_last_use(run):
     def function(x):
         first = xf.apply(Made(), x)

@@ -364,6 +364,31 @@ def test_an_error_that_is_not_caught_is_that_of_the_eager_function():
     assert len(traced.paths(np.eye(2))) == 1
 
 
+def test_any_error_of_an_operator_may_be_caught():
+    class Positive(xf.Operator):
+        def infer(self, x):
+            return x
+
+        def evaluate(self, xp, x):
+            if x[0] < 0:
+                raise KeyError("negative")
+            return x * 2.0
+
+    def caught(x):
+        try:
+            return xf.apply(Positive(), x) + 1.0
+        except KeyError:
+            return x * 3.0
+
+    traced = xf.trace(caught)
+    for scale in (1.0, -1.0, -1.0, 1.0):
+        assert_array_equal(traced(X * scale), caught(X * scale))
+    plain = xf.trace(lambda x: xf.apply(Positive(), x) + 1.0)
+    assert_array_equal(plain(X), X * 2.0 + 1.0)
+    with pytest.raises(KeyError, match="negative"):
+        plain(-X)
+
+
 def test_an_error_that_does_not_come_again_passes_as_the_same_object():
     class Once(xf.Observer):
         def __init__(self):

@@ -173,3 +173,16 @@ def test_printing():
     assert f"{d[0]:.2f}" == "1.50"
     assert f"{d[0]:>8}" == "     1.5"
     assert np.array_repr(d) == repr(X)
+
+
+@pytest.mark.parametrize("make", [
+    lambda x: np.ma.masked_array(x, x > 3.0), lambda x: np.ndarray.__new__(np.matrix, x.shape),
+], ids=["masked", "matrix"])  # fmt: skip
+@pytest.mark.parametrize("take", [
+    xf.array, xf.grad(np.sum), xf.trace(np.sum), xf.vmap(np.sum), lambda x: xf.jvp(np.sum, (x,), (x,)),
+    lambda x: xf.apply(xf.ops.Sin(), x),
+], ids=["array", "grad", "trace", "vmap", "jvp", "apply"])  # fmt: skip
+def test_masked_arrays_and_matrices_are_refused_where_their_operations_would_be_others(take, make):
+    x = make(np.arange(1.0, 7.0).reshape(2, 3))
+    with pytest.raises(OperandTypeError, match=r"is no plain array; pass (x\.filled\(0\)|np\.asarray\(x\))"):
+        take(x)

@@ -206,7 +206,9 @@ def cases(chains, programs):
 
 PAIRS = [(each,) for each in ALL] + list(itertools.product(ALL, repeat=2))
 CHANGING_TRIPLES = list(itertools.product(CHANGING, repeat=3))
-OTHER_TRIPLES = [each for each in itertools.permutations(ALL, 3) if CHANGING.keys() & each and FAITHFUL.keys() & each]
+MIXED_TRIPLES = [each for each in itertools.product(ALL, repeat=3) if CHANGING.keys() & each and FAITHFUL.keys() & each]
+OTHER_TRIPLES = [each for each in MIXED_TRIPLES if len({*each}) == 3]
+TRIPLES_THAT_REPEAT = [each for each in MIXED_TRIPLES if len({*each}) < 3]
 
 
 @pytest.mark.parametrize(("name", "chain"), cases(PAIRS, len(ZOO)))
@@ -221,6 +223,11 @@ def test_triples_that_change(name, chain):
 
 @pytest.mark.parametrize(("name", "chain"), cases(OTHER_TRIPLES, 2))
 def test_triples_with_layers_between(name, chain):
+    check(name, chain)
+
+
+@pytest.mark.parametrize(("name", "chain"), cases(TRIPLES_THAT_REPEAT, 1))
+def test_triples_with_one_transformation_twice(name, chain):
     check(name, chain)
 
 

@@ -18,7 +18,8 @@ class Specimen:
     """A pure program with the arguments it is run on; floating arrays are differentiated, integers and masks are not.
 
     `domain` says within what the program is smooth and its arguments lie; a change of them by a hundredth stays there.
-    `reads` marks one whose control flow reads values: it cannot run in a batch.
+    `reads` marks one whose control flow reads values: it cannot run in a batch. `custom` marks one with a rule of its
+    own, which is a function: no file holds it.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Specimen:
     make: Callable[[np.random.Generator], tuple[Any, ...]]
     domain: str = "all numbers"
     reads: bool = False
+    custom: bool = False
 
     def args(self, seed: int = 0, dtype: str = "float64") -> tuple[Any, ...]:
         """Return arguments for a seed, with floating arrays in a dtype."""
@@ -144,6 +146,6 @@ ZOO = [
     Specimen("tournament", tournament, lambda rng: (list(spread(rng, 5)),), "away from 0"),
     Specimen("histogram", histogram, lambda rng: (spread(rng, 4), rng.integers(0, 3, 4), spread(rng, 3))),
     Specimen("normalise", normalise, lambda rng: (spread(rng, 2, 3),), "rows that are not constant"),
-    Specimen("softplus", lambda x: softplus(x) * x, lambda rng: (spread(rng, 3),)),
+    Specimen("softplus", lambda x: softplus(x) * x, lambda rng: (spread(rng, 3),), custom=True),
     Specimen("mixture", mixture, lambda rng: (spread(rng, 4), spread(rng, 2), rng.random(4) < 0.5), "away from 0"),
 ]  # fmt: skip

@@ -10,14 +10,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xform import layers, ops, random, tree, values
+    from xform import debug, layers, ops, random, tree, values
     from xform.core.aval import Aval, aval_of
+    from xform.core.bases import Observer, Rewriter
     from xform.core.devices import Backend
     from xform.core.errors import XformError
     from xform.core.operator import Operator
     from xform.core.place import current
     from xform.core.rules import RuleTable, batch_rule, bilinear, jvp_rule, linear, partials, vjp_rule
-    from xform.core.stack import Observer, Rewriter, Transformation, apply, carry, concrete, stack
+    from xform.core.stack import Transformation, apply, carry, concrete, stack
     from xform.core.value import Array, Value
     from xform.derivatives import hessian, hvp, jacfwd, jacobian, jacrev
     from xform.implicit import fixed_point, root
@@ -65,8 +66,8 @@ _HOME = {
     "linear": "core.rules",
     "partials": "core.rules",
     "vjp_rule": "core.rules",
-    "Observer": "core.stack",
-    "Rewriter": "core.stack",
+    "Observer": "core.bases",
+    "Rewriter": "core.bases",
     "Transformation": "core.stack",
     "apply": "core.stack",
     "carry": "core.stack",
@@ -135,21 +136,21 @@ _HOME = {
     "trace": "transforms.trace",
 }
 _MODULES = (
-    "core", "layers", "loops", "numpy", "ops", "plugins", "programs", "random", "testing", "transforms", "tree",
-    "values",
+    "core", "debug", "layers", "loops", "numpy", "ops", "plugins", "programs", "random", "testing", "transforms",
+    "tree", "values",
 )  # fmt: skip
 
 __all__ = [
     "LAYER_API", "Array", "Aval", "Backend", "Batch", "Device", "Engine", "Explain", "Forward", "Grad", "LoopBuilder",
     "NanGuard", "Observer", "Operator", "Profile", "Program", "Rewriter", "RuleTable", "Trace", "Transformation",
     "Value", "XformError", "apply", "array", "aval_of", "batch_rule", "bilinear", "buffer", "carry", "checkpoint",
-    "compile_program", "concrete", "cond", "current", "custom_gradient", "custom_jvp", "custom_vjp", "device_put",
-    "diff", "eval_shape", "exclude_from_trace", "explain_apply", "fixed_point", "fori_loop", "grad", "hessian", "hvp",
-    "jacfwd", "jacobian", "jacrev", "jvp", "jvp_rule", "layer", "layers", "linear", "linearize", "load_program",
-    "loop_reports", "make_program", "map", "name", "named_scope", "ops", "partials", "random", "register",
-    "register_backend", "register_engine", "replay_compare", "root", "safe_where", "scan", "stack", "stop_gradient",
-    "switch", "to_numpy", "trace", "transformations", "tree", "value_and_grad", "values", "vjp", "vjp_rule", "vmap",
-    "where", "while_loop",
+    "compile_program", "concrete", "cond", "current", "custom_gradient", "custom_jvp", "custom_vjp", "debug",
+    "device_put", "diff", "eval_shape", "exclude_from_trace", "explain_apply", "fixed_point", "fori_loop", "grad",
+    "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp", "jvp_rule", "layer", "layers", "linear", "linearize",
+    "load_program", "loop_reports", "make_program", "map", "name", "named_scope", "ops", "partials", "random",
+    "register", "register_backend", "register_engine", "replay_compare", "root", "safe_where", "scan", "stack",
+    "stop_gradient", "switch", "to_numpy", "trace", "transformations", "tree", "value_and_grad", "values", "vjp",
+    "vjp_rule", "vmap", "where", "while_loop",
 ]  # fmt: skip
 
 

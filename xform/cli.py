@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import os
 import runpy
 import sys
 from collections.abc import Callable, Sequence
@@ -40,9 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return show()
     try:
         if options.command == "program":
-            return look_at(options)
+            status = look_at(options)
+            sys.stdout.flush()
+            return status
         explain = [layer("explain", show=print)] if options.command == "explain" else []
         layers = explain + [layer(name, *args, **keywords) for name, args, keywords in map(parse_layer, options.layers)]
+    except BrokenPipeError:  # `| head` has seen enough; what is still in the buffer must not fail at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (XformError, ValueError, OSError, ImportError) as error:
         parser.error(str(error))
     return run_script(options.script, options.args, layers)
@@ -228,12 +234,14 @@ def look_at(options: argparse.Namespace) -> int:
 DRAWINGS: dict[str, Callable[[Program], str]] = {
     "dot": Program.to_dot, "mermaid": Program.to_mermaid, "svg": Program.to_svg, "html": to_html,
 }  # fmt: skip
-_SUFFIXES = {".svg": "svg", ".html": "html", ".mmd": "mermaid"}
+_SUFFIXES = {".dot": "dot", ".gv": "dot", ".svg": "svg", ".html": "html", ".mmd": "mermaid"}
 
 
 def draw(program: Program, form: str | None, out: Path | None) -> None:
-    """Draw a program, into a file or on standard output."""
-    form = form or _SUFFIXES.get("" if out is None else out.suffix, "dot")
+    """Draw a program, into a file or on standard output; raises `ValueError` for a suffix that names no drawing."""
+    form = form or ("dot" if out is None else _SUFFIXES.get(out.suffix.lower()))
+    if form is None:
+        raise ValueError(f"{out} is none of {', '.join(_SUFFIXES)}; name the form with --as {'|'.join(DRAWINGS)}")
     text = DRAWINGS[form](program)
     if out is None:
         print(text)

@@ -18,6 +18,7 @@ from xform import tree
 from xform.core.aval import dtype_of, shape_of
 from xform.core.backend import HOST_TYPES
 from xform.core.errors import GradientError, ShapeError
+from xform.core.memory import unshared
 from xform.core.source import boundary
 from xform.core.stack import apply
 from xform.core.transformed import Transformed
@@ -60,7 +61,8 @@ def jacfwd(
 
     `argnums`, `argnames` and `has_aux` are those of `grad`; arguments and output may be containers, and the result has
     a block of shape `out.shape + argument.shape` for each pair of their arrays. A complex argument needs
-    `holomorphic=True`. Raises `GradientError` for integer arguments, and for an output that is no array.
+    `holomorphic=True`; outputs of real arguments may be complex. Raises `GradientError` for integer arguments, and for
+    an output that is no array.
 
     >>> import numpy as np, xform as xf
     >>> xf.jacfwd(lambda x: x * x)(np.array([1.0, 2.0]))
@@ -99,10 +101,9 @@ def jacobian_by_columns(
         if has_aux:
             out, aux = pair_of(out, fun)
     outs, tangents, out_structure = results_of(forward, out, chosen.what)
-    require_outputs(outs, chosen.what, holomorphic=holomorphic)
-    blocks = [
-        tree.unflatten(structure, columns(batch.lowered(tangent, -1), leaves)) for tangent in filled(outs, tangents)
-    ]
+    require_outputs(outs, chosen.what, holomorphic=holomorphic, kinds="c" if holomorphic else "fc")
+    whole = unshared([batch.lowered(tangent, -1) for tangent in filled(outs, tangents)])
+    blocks = [tree.unflatten(structure, columns(tangent, leaves)) for tangent in whole]
     found = delivered(tree.unflatten(out_structure, blocks), keep=keep)
     return (found, delivered(tree.map(forward.unwrap, aux), keep=keep)) if has_aux else found
 
@@ -173,7 +174,7 @@ def jacobian_by_rows(
         if has_aux:
             out, aux = pair_of(out, fun)
     outs, out_structure = tree.flatten(out)
-    require_outputs(outs, chosen.what, holomorphic=holomorphic)
+    require_outputs(outs, chosen.what, holomorphic=holomorphic, kinds="c" if holomorphic else "f")
     blocks = [tree.unflatten(structure, list(row)) for row in rows_of(tape, outs, handles)]
     found = delivered(tree.unflatten(out_structure, blocks), keep=keep)
     return (found, delivered(unwrapped(tape, aux), keep=keep)) if has_aux else found
@@ -188,7 +189,8 @@ def rows_of(tape: Grad, outs: list[Any], handles: list[Any]) -> list[Any]:
         return []
     with Batch(known_shape(seeds[0])[0], site=tape.site) as batch:
         found = tape.gradients(outs, handles, [batched(batch, taken_in(seed, bare=bare), 0) for seed in seeds])
-    return list(zip(*[rows(batch.lowered(cotangent), outs) for cotangent in found], strict=True))
+    whole = unshared([batch.lowered(cotangent) for cotangent in found])
+    return list(zip(*[rows(cotangent, outs) for cotangent in whole], strict=True))
 
 
 def hessian(
@@ -214,7 +216,7 @@ def hessian(
 
 
 @boundary
-def hvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], *, holomorphic: bool = False) -> Any:
+def hvp(fun: Function, primals: Any, tangents: Any, *, holomorphic: bool = False) -> Any:
     """Return the product of the Hessian of a scalar function with `tangents`, without making the Hessian.
 
     `primals` and `tangents` are sequences of the same structure, as for `jvp`. With one primal the result is one
@@ -226,6 +228,9 @@ def hvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], *, holom
     >>> xf.hvp(lambda x: (x**3).sum(), (np.array([1.0, 2.0]),), (np.array([1.0, 0.5]),))
     array([6., 6.])
     """
+    if not isinstance(primals, tuple | list):
+        msg = f"hvp: primals must be a tuple or list, one entry per argument; got {type(primals).__name__}"
+        raise GradientError(msg, value=primals)
     several = len(primals) != 1
     argnums = tuple(range(len(primals))) if several else 0
     return jvp(grad(fun, argnums, holomorphic=holomorphic), primals, tangents)[1]
@@ -245,18 +250,18 @@ def require_leaves(leaves: list[Any], structure: tree.Structure, chosen: Chosen)
         raise GradientError(f"{chosen.what}: the arguments hold no array to differentiate by", value=structure)
 
 
-def require_outputs(leaves: list[Any], what: str, *, holomorphic: bool) -> None:
-    """Raise for outputs that cannot be differentiated."""
+def require_outputs(leaves: list[Any], what: str, *, holomorphic: bool, kinds: str) -> None:
+    """Raise for outputs that cannot be differentiated; a complex function of real numbers has tangents alone."""
     for leaf in leaves:
         require_array(leaf, f"{what}: an output", "return it with has_aux=True")
         dtype = dtype_of(leaf)
-        if dtype.kind == ("c" if holomorphic else "f"):
+        if dtype.kind in kinds:
             continue
         found = f"{what}: an output has dtype {dtype}"
         if holomorphic:
             msg = f"{found}; holomorphic=True needs complex outputs"
         elif dtype.kind == "c":
-            msg = f"{found}; take its real part, its abs, or pass holomorphic=True"
+            msg = f"{found}; take its real part, its abs, or pass holomorphic=True; of real numbers, xf.jacfwd gives it"
         else:
             msg = f"{found}; derivatives need floats: return it with has_aux=True"
         raise GradientError(msg, output=leaf)

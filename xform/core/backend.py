@@ -22,6 +22,8 @@ _namespaces: dict[type, Any] = dict.fromkeys(HOST_TYPES, np)
 def namespace_of(array: Any) -> Any:
     """Return the array-API namespace of a raw array (NumPy for Python and NumPy scalars), or None for what is no array.
 
+    Raises `OperandTypeError` for masked arrays and matrices of NumPy, whose operations are others.
+
     >>> namespace_of(np.ones(2)) is np, namespace_of("text") is None
     (True, True)
     """
@@ -35,6 +37,9 @@ def namespace_of(array: Any) -> Any:
 
 def _resolve(array: Any) -> Any:
     root = type(array).__module__.partition(".")[0]
+    if isinstance(array, np.ma.MaskedArray | np.matrix):  # operators mean something else, or drop the mask
+        remedy = "x.filled(0), or xnp.where(mask, 0, x)" if isinstance(array, np.ma.MaskedArray) else "np.asarray(x)"
+        raise OperandTypeError(f"{type(array).__name__} is no plain array; pass {remedy}", value=array)
     if isinstance(array, np.ndarray):
         return np
     if isinstance(array, type):  # a class has its instances' methods, unbound

@@ -162,6 +162,13 @@ class Partials:
         self.needs = tuple(
             () if fn is None else fn.__code__.co_varnames[1 : fn.__code__.co_argcount] for fn in functions
         )
+        first = {fn.__code__.co_varnames[0] for fn in functions if fn is not None and fn.__code__.co_argcount}
+        if not first.isdisjoint(self.names):
+            msg = (
+                f"partials({kind.__name__}): a function takes first what comes from the other side (a cotangent or a "
+                f"tangent), then operands by name: lambda t, {self.names[0]}: ...; got {sorted(first)}"
+            )
+            raise TypeError(msg)
         if len(self.names) != len(functions):
             msg = f"{kind.__name__} has operands {self.names}; partials() got {len(functions)} functions"
             raise TypeError(msg)
@@ -312,6 +319,10 @@ class Bilinear:
 
 def partials(kind: OperatorClass, *functions: Rule | None, factors: tuple[Rule, ...] | None = None) -> None:
     """Declare both derivatives of an elementwise operator, one function per operand.
+
+    A function takes `t`, the cotangent of the result or the tangent of the operand, then operands by their names in
+    `infer`, the result as `out`, the operator as `op`, and returns `t` times the local derivative. Raises `TypeError`
+    for other names.
 
     `factors`, for an operator whose derivatives are constant between jumps: one function of the raw operands per
     operand, which gives what `t` is multiplied by in a small dtype; a tape with nothing below keeps that instead of the

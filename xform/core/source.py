@@ -28,7 +28,8 @@ Spot = tuple[CodeType, int]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_STACK = _ROOT + os.path.join("core", "stack.py")  # its functions `run` call what a layer defines
+#: files whose functions `run` call what layers define
+_STACK = {os.path.join(_ROOT, "core", name) for name in ("stack.py", "bases.py")}
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep  # np.r_, np.full_like, ... call back
 
 
@@ -83,9 +84,9 @@ def user_frame() -> FrameType | None:
             if above is None or internal[above.f_code.co_filename]:
                 break
             above = above.f_back
-        while above is not None and above.f_code.co_filename == _STACK and above.f_code.co_name != "run":
+        while above is not None and above.f_code.co_filename in _STACK and above.f_code.co_name != "run":
             above = above.f_back
-        if above is None or above.f_code.co_filename != _STACK:
+        if above is None or above.f_code.co_filename not in _STACK:
             return frame
         frame = nearest_frame(above)
 

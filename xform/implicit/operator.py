@@ -82,10 +82,11 @@ class Root(Operator):
 @vjp_rule(Root)
 def root_vjp(op: Root, needed: tuple[bool, ...], *operands: Any) -> tuple[Any, Any]:
     """Solve the transposed system, and pull the result back through the dependence on the parameters."""
-    problem, count = op.problem, op.count
+    count = op.count
     outs = apply(op, *operands)
     params = operands[count:]
     wanted = [i for i, param in enumerate(params) if needed[count + i] and is_inexact(param)]
+    problem = op.problem.recorded(outs, params) if wanted else op.problem
 
     def pullback(cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
         found: list[Any] = [None] * len(operands)

@@ -13,18 +13,20 @@ from xform.core.errors import GradientError, RuleError
 from xform.core.stack import Transformation, apply
 from xform.core.value import Array
 from xform.implicit.operator import Root, posed
+from xform.implicit.records import recorded
 from xform.implicit.systems import Limits, dense, in_dtypes, iterated
 from xform.layers import lifted
 from xform.ops.arithmetic import add, neg, sub
 from xform.ops.create import zeros_like
 from xform.ops.shapes import front, lanes
 from xform.transforms.batch import vmap
-from xform.transforms.closure import Closure, Substitute, run_under
+from xform.transforms.closure import Closure, run_under
 from xform.transforms.forward import jvp
 from xform.transforms.lanes import lane_by_lane
 from xform.transforms.operands import label_of
 from xform.transforms.recording import is_foreign
 from xform.transforms.reverse import vjp
+from xform.transforms.substitute import Substitute
 
 __all__ = ["BySeries", "ByUser", "Equation", "FixedPoint", "by_matrix"]
 
@@ -56,6 +58,10 @@ class Problem:
                 raise GradientError(f"{msg}; both must be real, or both complex", value=y)
         return tuple(ys)
 
+    def recorded(self, xs: Leaves, params: Leaves) -> Any:
+        """Return what stands for this problem in a derivative at a point, where it may be taken later."""
+        raise NotImplementedError
+
     def product(self, xs: Leaves, params: Leaves, *, transposed: bool) -> Callable[[Leaves], Leaves]:
         """Return the product with the Jacobian, or with its transpose."""
 
@@ -72,7 +78,7 @@ class Single(Problem):
     """A problem with a user's function, and a method for its linear systems."""
 
     __slots__ = ()
-    closure: Closure
+    closure: Any  # a Closure; in a derivative its Record
     method: Function
 
     @property
@@ -83,6 +89,10 @@ class Single(Problem):
     def within(self, layer: Transformation) -> Any:
         """Return the same with a further layer below those around the function."""
         return attrs.evolve(self, closure=self.closure.within(layer))  # type: ignore[misc]
+
+    def recorded(self, xs: Leaves, params: Leaves) -> Any:
+        """Return the same with the function's operations at a point in place of its Python code."""
+        return attrs.evolve(self, closure=recorded(self.closure, xs, params))  # type: ignore[misc]
 
     def linear(self, xs: Leaves, params: Leaves, sides: Leaves, *, transposed: bool) -> Leaves:
         """Solve the system with the Jacobian at `xs`, or with its transpose."""
@@ -206,6 +216,17 @@ class Lanes(Iteration):
     def step(self, xs: Leaves, params: Leaves) -> Leaves:
         """Return `f(x)` of every lane."""
         return self.mapped(self.inner.step, xs, params)
+
+    def recorded(self, xs: Leaves, params: Leaves) -> Lanes:
+        """Return the same with a record of the problem of one lane: the operations are those of every lane."""
+        records: list[Any] = []
+
+        def of_lane(*given: Leaves) -> tuple[()]:
+            records.append(self.inner.recorded(*given))
+            return ()
+
+        self.mapped(of_lane, xs, params)
+        return attrs.evolve(self, inner=records[0])
 
     def linear(self, xs: Leaves, params: Leaves, sides: Leaves, *, transposed: bool) -> Leaves:
         """Solve the system of every lane."""

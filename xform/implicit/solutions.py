@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from xform.core.cells import as_they_are
 from xform.core.errors import OperandError, OperandTypeError
 from xform.core.functions import require_function
 from xform.core.source import boundary
 from xform.implicit.operator import posed
 from xform.implicit.problems import BySeries, ByUser, Equation, FixedPoint, by_matrix
 from xform.implicit.systems import Limits
-from xform.transforms.operands import label_of
+from xform.transforms.operands import is_bare, label_of
 
 __all__ = ["fixed_point", "root"]
 
@@ -45,10 +46,11 @@ def root(f: Function, x0: Any, solver: Function, *args: Any, linear_solve: Funct
     """
     require_function(f, "root")
     require_function(solver, "root: solver")
-    method: Function = by_matrix
     if linear_solve is not None:
         require_function(linear_solve, "root: linear_solve")
-        method = ByUser(linear_solve)
+    if not is_bare(None):  # a layer may run them later
+        f, solver, linear_solve = as_they_are(f, solver, linear_solve)
+    method: Function = by_matrix if linear_solve is None else ByUser(linear_solve)
     return posed(lambda closure: Equation(closure, solver, method), f, x0, args, f"root of {label_of(f)}")
 
 
@@ -83,6 +85,8 @@ def fixed_point(
     what = f"fixed_point of {label_of(f)}"
     require_function(f, "fixed_point")
     limits = Limits(checked_tolerance(tolerance, what), checked_count(max_iterations, what))
+    if not is_bare(None):
+        f, linear_solve = as_they_are(f, linear_solve)
     method: Function = by_matrix
     if isinstance(linear_solve, str):
         if linear_solve != "neumann":

@@ -19,18 +19,28 @@ from xform.core.aval import Aval, aval_of, is_numeric
 from xform.core.backend import SCALAR_TYPES, is_raw
 from xform.core.errors import DtypeError, HostReadError, OperandTypeError, ShapeError
 from xform.core.value import Value
-from xform.loops.closures import held
+from xform.loops.closures import Content, contents_read, held, is_as_read, references
 from xform.loops.templates import shared
 from xform.ops.broadcast import astype
 from xform.ops.structural import HostRead
 from xform.programs.loop import COUNTER, Loop
 from xform.programs.loop_outputs import All, Last, strong
 from xform.programs.loop_trim import Trimmed, trimmed
-from xform.programs.program import Program, Variable
+from xform.programs.program import Literal, Program, Variable
 from xform.transforms import entering, loop_batch, loop_checkpoints, loop_forward  # noqa: F401  (the rules)
 from xform.transforms.recorder import Trace
 
-__all__ = ["BodyTrace", "Captures", "Kind", "Recorded", "flat_carry", "is_truth", "recorded_loop"]
+__all__ = [
+    "BodyTrace",
+    "Captures",
+    "Kind",
+    "Recorded",
+    "flat_carry",
+    "in_dtype",
+    "is_truth",
+    "recorded_loop",
+    "round_programs",
+]
 
 #: recordings of one function, for different arguments
 MOST = 16
@@ -77,13 +87,21 @@ class BodyTrace(Trace):
         except HostReadError as error:
             raise HostReadError(f"{error}. {self.remedy}", **error.payload) from error
 
-    def round_program(self, outputs: Sequence[Any]) -> Program:
-        """Return the program; its inputs are the counter, carries, given constants, and what was captured."""
-        outs = [self.variable_of(out) for out in outputs]
+    def round_program(self, outs: Sequence[Variable | Literal]) -> Program:
+        """Return the program; its inputs are the counter, carries, given constants, and all that was captured."""
         captured = [
             self._own.get(number) or self._variable(aval_of(each)) for number, each in enumerate(self.captures.objects)
         ]
         return Program([*self.inputs, *captured], self.equations, outs, derivative=self.derivative)
+
+
+def round_programs(recorders: Sequence[BodyTrace], outputs: Sequence[Sequence[Any]]) -> list[Program]:
+    """Return the programs of recorders that share their captures, with the same inputs behind their own.
+
+    An output may be a value from outside, so all are looked at before the first program is made.
+    """
+    outs = [[recorder.variable_of(out) for out in each] for recorder, each in zip(recorders, outputs, strict=True)]
+    return [recorder.round_program(each) for recorder, each in zip(recorders, outs, strict=True)]
 
 
 class Kind(NamedTuple):
@@ -110,7 +128,6 @@ class Recorded(NamedTuple):
     loop: Trimmed
     captured: list[Any]
     values: tree.Structure  # of the container of values
-    refs: list[Any]
 
     def run(self, starts: Sequence[Any], constants: Sequence[Any], *count: Any, length: int | None = None) -> Any:
         """Run the loop; return the leaves of the last carries, and the container of stacked values."""
@@ -131,7 +148,27 @@ def flat_carry(init: Any, what: str) -> tuple[list[Any], tree.Structure]:
 
 # ------------------------------------------------------------------ memory
 
-_recordings: weakref.WeakKeyDictionary[Any, dict[Any, Recorded]] = weakref.WeakKeyDictionary()
+
+class Memory(NamedTuple):
+    """A recording that is remembered as long as what its functions hold; it keeps none of these objects alive."""
+
+    made: Recorded
+    captured: list[Callable[[], Any]]
+    refs: list[Callable[[], Any]]
+    read: tuple[Content, ...]
+
+    @property
+    def lives(self) -> bool:
+        """Whether all that functions hold is still there."""
+        return all(ref() is not None for ref in self.refs)
+
+    def recalled(self) -> Recorded | None:
+        """Return the recording, None where it holds no more."""
+        captured = [get() for get in self.captured]
+        return self.made._replace(captured=captured) if self.lives and is_as_read(self.read) else None
+
+
+_memories: weakref.WeakKeyDictionary[Any, dict[Any, Memory]] = weakref.WeakKeyDictionary()
 
 
 def recorded_loop(
@@ -143,19 +180,30 @@ def recorded_loop(
     home = functions[-1]
     home = getattr(home, "__func__", home)
     try:
-        known = _recordings.setdefault(home, {})
-        found = known.get((full, held(functions)[0]))
-    except TypeError:  # something in it has no hash
+        known = _memories.setdefault(home, {})
+        memory = known.get((full, held(functions)[0]))
+    except TypeError:  # something in it has no hash, or there is too much
         return recorded_anew(kind, *avals)[0]
-    if found is not None and all(ref() is not None for ref in found.refs):
-        return found
-    found, foreign = recorded_anew(kind, *avals)
-    if not foreign:  # a body may change what it holds, a counter say: it is known as it is now
-        name, refs = held(functions)
-        while len(known) >= MOST:
-            known.pop(next(iter(known)))
-        known[full, name] = found._replace(refs=refs)
+    found = None if memory is None else memory.recalled()
+    if found is None:
+        found, foreign = recorded_anew(kind, *avals)
+        if not foreign:
+            remember(known, full, functions, found)
     return found
+
+
+def remember(known: dict[Any, Memory], key: Any, functions: tuple[Callable[..., Any], ...], made: Recorded) -> None:
+    """Remember a recording by what its functions hold now, which a body may have changed: a counter, say."""
+    try:
+        name, refs = held(functions)
+    except TypeError:  # too much
+        return
+    for each in [each for each, memory in list(known.items()) if not memory.lives]:
+        known.pop(each, None)
+    while len(known) >= MOST:
+        known.pop(next(iter(known)))
+    captured = references(made.captured, refs)
+    known[key, name] = Memory(made._replace(captured=[]), captured, refs, contents_read(refs, made.captured))
 
 
 # ------------------------------------------------------------------ recording
@@ -171,10 +219,13 @@ def recorded_anew(kind: Kind, carries: tuple[Aval, ...], constants: tuple[Aval, 
             nexts, structure, values = kind.body(inputs[0], inputs[1 : 1 + count], inputs[1 + count :])
             check_structure(kind, structure)
             nexts = [in_dtype(x, aval) for x, aval in zip(nexts, carries, strict=True)]
+        fixed = [out is x for out, x in zip(nexts, inputs[1 : 1 + count], strict=True)]
         settled = tuple([
-            settle(kind, n, aval, out, fixed=out is x)
-            for n, (aval, out, x) in enumerate(zip(carries, nexts, inputs[1 : 1 + count], strict=True))
+            settle(kind, n, aval, out, fixed=fixed[n])
+            for n, (aval, out) in enumerate(zip(carries, nexts, strict=True))
         ])  # fmt: skip
+        if settled == carries:  # nothing but Python numbers is left to decide
+            settled = tuple([aval if each else strong(aval) for aval, each in zip(carries, fixed, strict=True)])
         if settled == carries:
             break
         carries = settled
@@ -186,10 +237,11 @@ def recorded_anew(kind: Kind, carries: tuple[Aval, ...], constants: tuple[Aval, 
             inputs = [test.input(COUNTER), *[test.input(aval) for aval in (*carries, *constants)]]
             holds = kind.condition(inputs[0], inputs[1 : 1 + count], inputs[1 + count :])
             check_condition(kind, holds)
-    condition = None if test is None else test.round_program([holds])
+    recorders, given = ([body], []) if test is None else ([body, test], [[holds]])
+    programs = round_programs(recorders, [[*nexts, *leaves], *given])
     loop = Loop(
-        body=body.round_program([*nexts, *leaves]),
-        condition=condition,
+        body=programs[0],
+        condition=programs[1] if programs[1:] else None,
         carries=count,
         constants=len(constants) + len(captures.objects),
         outputs=(*[Last(n) for n in range(count)], *[All(n) for n in range(len(leaves))]),
@@ -200,7 +252,7 @@ def recorded_anew(kind: Kind, carries: tuple[Aval, ...], constants: tuple[Aval, 
         label=kind.label,
     )
     foreign = body.foreign or (test is not None and test.foreign)
-    return Recorded(shared(trimmed(loop)), captures.objects, value_structure, []), foreign
+    return Recorded(shared(trimmed(loop)), captures.objects, value_structure), foreign
 
 
 def in_dtype(x: Any, aval: Aval) -> Any:
@@ -225,10 +277,10 @@ def settle(kind: Kind, number: int, aval: Aval, out: Any, *, fixed: bool) -> Ava
         refuse(kind, number, f"the body returns {type(out).__name__} for it, no array: {out!r:.60}", OperandTypeError)
     found = aval_of(out)
     if aval.weak:
-        if fixed:
+        if fixed or (found.weak and promotes(found, aval)):
             return aval
         if promotes(aval, found):
-            return strong(found)
+            return found
     if len(aval.shape) != len(found.shape) or any(
         n is not None and m is not None and n != m for n, m in zip(aval.shape, found.shape, strict=True)
     ):
@@ -277,4 +329,3 @@ def is_truth(holds: Any) -> bool:
         return False
     aval = aval_of(holds)
     return aval.shape == () and aval.dtype == np.dtype(bool)
-

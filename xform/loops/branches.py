@@ -13,7 +13,7 @@ from xform.core.functions import require_function
 from xform.core.source import boundary
 from xform.core.stack import apply
 from xform.core.value import Array, Value
-from xform.loops.bodies import BodyTrace, Captures
+from xform.loops.bodies import BodyTrace, Captures, round_programs
 from xform.ops.comparisons import not_equal
 from xform.programs.branches import Switch, common_aval, with_avals
 from xform.transforms import branch_rules, entering  # noqa: F401  (the rules)
@@ -141,7 +141,7 @@ def recorded_switch(
         if other != results:
             given = [f"{names[0]} returns {shown(*found[0])}", f"{name} returns {shown(outs, other)}"]
             refuse(what, given, "the same structure")
-    programs = [recorder.round_program(outs) for recorder, (outs, _) in zip(recorders, found, strict=True)]
+    programs = round_programs(recorders, [outs for outs, _ in found])
     columns = zip(*[program.out_avals for program in programs], strict=True)
     avals = [shared_aval(what, names, each, path) for each, path in zip(columns, results.paths(), strict=True)]
     branches = tuple([with_avals(program, avals) for program in programs])

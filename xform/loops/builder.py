@@ -12,12 +12,11 @@ from xform.core.operator import Operator
 from xform.core.source import describe, hide_frames, user_site
 from xform.core.stack import cursor, pop, push
 from xform.core.value import Value
-from xform.loops.bodies import BodyTrace, Captures, is_truth
+from xform.loops.bodies import BodyTrace, Captures, in_dtype, is_truth, round_programs
 from xform.loops.placeholders import fill, placeholder
-from xform.loops.plans import plan_for
+from xform.loops.plans import count_of, plan_for
 from xform.loops.templates import shared
 from xform.ops.arithmetic import sub
-from xform.ops.broadcast import astype
 from xform.programs.loop import COUNTER, Loop
 from xform.programs.loop_outputs import All, Count, Last, Output, Part, Total, strong
 from xform.programs.loop_trim import trimmed
@@ -89,7 +88,7 @@ class LoopBuilder:
             msg = f'LoopBuilder: test must be "before" or "after", got {test!r}'
             raise OperandError(msg, test=test)
         self.test = test
-        self.max_steps = max_steps
+        self.max_steps = count_of(max_steps, "LoopBuilder: max_steps", 0)
         self.checkpoint = checkpoint
         self.swap_interval = swap_interval
         self.site = user_site()
@@ -145,6 +144,12 @@ class LoopBuilder:
             x = aval.dtype.type(x)
         if not assign:
             return self._trace.constant_value(x)
+        if getattr(x, "owner", None) is self._trace:
+            msg = (
+                f"{self!r}: input at {describe(user_site())} takes a start that was computed inside the block, so that "
+                "it would be a value of each round; compute it before the block"
+            )
+            raise ProgramError(msg, value=x)
         carry = self._trace.input(aval)
         self._starts.append(x)
         self._carries.append(carry)
@@ -161,13 +166,14 @@ class LoopBuilder:
         if not (isinstance(new, Value) or is_raw(new)):
             msg = f"{self!r}: assign takes arrays and numbers, got {type(new).__name__}: {new!r:.60}"
             raise OperandTypeError(msg, value=new)
-        have, want = aval_of(new), self._carries[number].aval
-        if have.shape != want.shape and None not in have.shape:
+        want = self._carries[number].aval
+        new = in_dtype(new, want)
+        have = aval_of(new)
+        pairs = zip(have.shape, want.shape, strict=False)
+        if have.ndim != want.ndim or any(n != m and None not in (n, m) for n, m in pairs):
             msg = f"{self!r}: input {number} must keep its shape {want.shape}; it is assigned {have.shape}"
             raise ShapeError(msg, value=new)
-        if have.weak and have.dtype.kind <= want.dtype.kind:
-            new = want.dtype.type(new) if type(new) in SCALAR_TYPES else astype(new, want.dtype)
-        elif have.dtype != want.dtype:
+        if have.dtype != want.dtype:
             cast = f"x.astype({want.dtype.name!r})"
             said = f"must keep its dtype {want.dtype}; it is assigned {have.dtype}: write {cast}"
             msg = f"{self!r}: input {number} {said}"
@@ -276,5 +282,5 @@ class LoopBuilder:
         return Total((Part(len(values) - 1),), strong(aval_of(x)))
 
     def _programs(self, nexts: Sequence[Any], values: Sequence[Any]) -> tuple[Program, Program]:
-        body = self._trace.round_program([*nexts, *values, self._condition])
+        (body,) = round_programs([self._trace], [[*nexts, *values, self._condition]])
         return body.evolve(body.equations, body.outputs[:-1]), body.evolve(body.equations, body.outputs[-1:])

@@ -17,7 +17,7 @@ from xform.core.source import boundary
 from xform.core.stack import apply
 from xform.core.value import Value
 from xform.loops.bodies import Kind, flat_carry, recorded_loop
-from xform.loops.plans import plan_for
+from xform.loops.plans import count_of, plan_for
 from xform.ops.arithmetic import sub
 from xform.ops.broadcast import astype
 from xform.ops.index_layout import OPERAND
@@ -73,7 +73,8 @@ def while_loop(
         return cond_fun(tree.unflatten(structure, carries))
 
     plan = plan_for(checkpoint, swap_interval, what, None, leaves)
-    kind = Kind(what, label_of(body_fun), body, condition, structure, max_steps=max_steps, checkpoint=plan)
+    most = count_of(max_steps, f"{what}: max_steps", 0)
+    kind = Kind(what, label_of(body_fun), body, condition, structure, max_steps=most, checkpoint=plan)
     loop = recorded_loop(kind, (cond_fun, body_fun), leaves, [], "while_loop")
     return tree.unflatten(structure, loop.run(leaves, [])[0])
 
@@ -119,14 +120,14 @@ def fori_loop(
 def start_of(lower: Any, what: str) -> tuple[int, Any]:
     """Return the first number as an int, and None; or, where that is a value, 1 and the value."""
     check_bound(lower, "lower", what)
-    return (1, lower) if isinstance(lower, Value) else (operator.index(lower), None)
+    return (1, astype(lower, np.int64)) if isinstance(lower, Value) else (operator.index(lower), None)
 
 
 def length_of(lower: Any, upper: Any, what: str) -> Any:
     """Return the number of rounds: an int, or a value of integers."""
     check_bound(upper, "upper", what)
     if isinstance(lower, Value) or isinstance(upper, Value):
-        return maximum(sub(astype(upper, np.int64), lower), 0)
+        return maximum(sub(astype(upper, np.int64), astype(lower, np.int64)), 0)
     return max(operator.index(upper) - operator.index(lower), 0)
 
 

@@ -9,7 +9,7 @@ from xform.core.aval import aval_of
 from xform.core.errors import OperandError, OperandTypeError
 from xform.programs.loop_plans import Plan
 
-__all__ = ["plan_for"]
+__all__ = ["count_of", "plan_for"]
 
 
 def plan_for(checkpoint: Any, swap_interval: Any, what: str, rounds: int | None, carries: Sequence[Any]) -> Plan | None:
@@ -33,15 +33,15 @@ def plan_for(checkpoint: Any, swap_interval: Any, what: str, rounds: int | None,
     return None if plan == Plan() else plan
 
 
-def count_of(value: Any, what: str) -> int | None:
+def count_of(value: Any, what: str, least: int = 1) -> int | None:
     """Return a number of rounds; raises where it is none."""
     if value is None:
         return None
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         msg = f"{what} must be a number of rounds, got {type(value).__name__}: {value!r:.60}"
         raise OperandTypeError(msg, value=value)
-    if value.__index__() < 1:
-        raise OperandError(f"{what} must be at least 1, got {value}", value=value)
+    if value.__index__() < least:
+        raise OperandError(f"{what} must be at least {least}, got {value}", value=value)
     return int(value)
 
 

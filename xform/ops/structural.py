@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import string
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -12,6 +14,7 @@ import numpy as np
 
 from xform import tree
 from xform.core.aval import Aval, aval_of
+from xform.core.bases import Observer
 from xform.core.devices import to_host
 from xform.core.errors import HostReadError
 from xform.core.functions import is_coroutine, refuse_generator, refuse_lazy, require_function
@@ -19,7 +22,7 @@ from xform.core.operator import Operator
 from xform.core.place import Place, place
 from xform.core.rules import batch_rule, jvp_rule, linear, vjp_rule
 from xform.core.source import describe, user_site
-from xform.core.stack import BOTTOM, Observer, apply, cursor, set_maker
+from xform.core.stack import BOTTOM, apply, cursor, set_maker
 from xform.core.value import Value
 from xform.ops.base import Parameterless
 
@@ -29,6 +32,7 @@ __all__ = [
     "Name",
     "Observe",
     "PopScope",
+    "Print",
     "PushScope",
     "StopGradient",
     "identity",
@@ -87,6 +91,39 @@ class Observe(Operator):
 
 
 set_maker("observe", Observe)
+
+
+class ElementFormatter(string.Formatter):
+    """Formats an array element by element, so that `{:.2f}` holds for a number and for a batch of numbers."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Return one field of a template as text."""
+        if format_spec and isinstance(value, np.ndarray) and value.ndim:
+            return np.array2string(value, formatter={"all": lambda each: format(each, format_spec)})
+        return str(super().format_field(value, format_spec))
+
+
+@attrs.frozen
+class Print(Operator):
+    """Prints a template, filled with its operands in a container of arguments and keywords; it has no result."""
+
+    template: str
+    structure: tree.Structure
+    attribute_like = True
+    impure = True
+    multiple_outputs = True
+    observes = True
+    crosses_devices = True
+
+    def infer(self, *avals: Aval) -> tuple[Aval, ...]:
+        """Nothing comes out."""
+        return ()
+
+    def evaluate(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
+        """Print the numbers."""
+        args, kwargs = tree.unflatten(self.structure, [to_host(x) if hasattr(x, "dtype") else x for x in arrays])
+        sys.stdout.write(ElementFormatter().vformat(self.template, args, kwargs) + "\n")
+        return ()
 
 
 class Identity(Parameterless):
@@ -198,10 +235,10 @@ def refuse_tracked(op: Operator, value: Value) -> None:
         raise HostReadError(msg, kind=kind, value=value)
 
 
-vjp_rule.none(HostRead, Observe, PushScope, PopScope, why="it computes no value")
-jvp_rule.none(HostRead, Observe, PushScope, PopScope, why="it computes no value")
+vjp_rule.none(HostRead, Observe, Print, PushScope, PopScope, why="it computes no value")
+jvp_rule.none(HostRead, Observe, Print, PushScope, PopScope, why="it computes no value")
 batch_rule.none(
-    HostRead, Observe, PushScope, PopScope, why="it computes no value; a batch layer refuses host reads itself"
+    HostRead, Observe, Print, PushScope, PopScope, why="it computes no value; a batch layer refuses host reads itself"
 )
 
 

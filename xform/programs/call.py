@@ -60,5 +60,5 @@ class Call(Operator):
         """Run the compiled program on NumPy arrays; it is compiled at the first run."""
         if self.compiled is None:
             self.compiled = compile_program(self.program, **self.options)
-        found: list[Any] = self.compiled(*arrays)
+        found: list[Any] = self.compiled.checked(arrays)
         return found

@@ -10,6 +10,7 @@ import numpy as np
 
 from xform.core.backend import HOST_TYPES, SCALAR_TYPES
 from xform.core.errors import EngineError, OperandTypeError, ProgramError
+from xform.core.memory import unshared
 from xform.core.source import describe
 from xform.ops.placement import DevicePut
 from xform.ops.reductions import Reduction
@@ -17,10 +18,10 @@ from xform.programs.blocks import Blocks, thread_count
 from xform.programs.engines import NUMPY, Engine, find_engine
 from xform.programs.group import Group
 from xform.programs.kernels import aval_at
-from xform.programs.liveness import roots
+from xform.programs.liveness import Trail, trails
 from xform.programs.passes import optimised
 from xform.programs.passes.groups import join_elementwise
-from xform.programs.program import Constant, Equation, Literal, Program, Variable, check_input, copied
+from xform.programs.program import Equation, Literal, Program, Variable, check_input, copied
 from xform.programs.source import Source
 from xform.programs.unit import Unit
 
@@ -68,6 +69,11 @@ class Compiled:
 
     def __call__(self, *flat: Any) -> Any:
         """Run on flat inputs, checked against the program's; returns the flat outputs, or what a guard left with."""
+        found = self.checked(flat)
+        return found if self.program.derivative is None else unshared(found, flat)
+
+    def checked(self, flat: Sequence[Any]) -> Any:
+        """Run on flat inputs, checked against the program's; derivatives may share memory, as in a tape."""
         if len(flat) != len(self.program.inputs):
             msg = f"the program takes {len(self.program.inputs)} inputs, got {len(flat)}"
             raise ProgramError(msg, program=self.program)
@@ -105,18 +111,28 @@ class Compiled:
 
 
 def returned(program: Program, final: Program, source: Source) -> list[str]:
-    """Return the texts of the outputs; copies of those that a caller must not share with anyone."""
+    """Return the texts of the outputs; copies of those that a caller must not share, or could not write to."""
     texts = []
     first: dict[int, int] = {}
-    for out, before, after in zip(final.outputs, roots(program), roots(final), strict=True):
+    for position, (out, before, after) in enumerate(zip(final.outputs, trails(program), trails(final), strict=True)):
         text = source.name(out)
-        shared = first.setdefault(after, before) != before or (after in source.inputs and after != before)
-        if is_computed_number(out, source):
+        root = before.root if before.reshapes <= after.reshapes else -2 - position  # what passes left out had copied
+        shared = first.setdefault(after.root, root) != root or is_lent(before, after, root, source)
+        if is_computed_number(out, source) and (source.is_kept(text) or after.made != before.made):
             text = f"{source.bind(as_number, 'as_number')}({text})"
-        elif shared or isinstance(out, Constant) or source.is_kept(text):
+        elif not isinstance(out, Literal) and (shared or source.is_kept(text) or after.spread > before.spread):
             text = f"{source.bind(copied, 'copied')}({text})"
         texts.append(text)
     return texts
+
+
+def is_lent(before: Trail, after: Trail, root: int, source: Source) -> bool:
+    """Whether an output is memory of a constant, or of an input where the program's own result is not."""
+    if after.root == -1:
+        return True
+    if after.root in source.inputs:
+        return after.root != root
+    return after.reach in source.inputs and after.maker != before.maker
 
 
 def is_computed_number(out: Variable | Literal, source: Source) -> bool:
@@ -161,16 +177,16 @@ def taken(engine: Engine, fallback: bool, equation: Equation) -> bool:
 def compile_program(
     program: Program,
     *,
-    level: int = 2,
+    level: int = 0,
     threads: int | None = None,
     engine: str = "numpy",
     fallback: bool = False,
 ) -> Compiled:
     """Compile a program for NumPy arrays, with the passes of a level.
 
-    At level 0 no value changes beyond rounding, and NaN and infinities stay what they are; at level 1 values in between
-    are taken to be finite (`y / y` is 1); level 2 also does the steps of an unrolled loop together where they do not
-    depend on each other. `threads` (default: XFORM_NUM_THREADS, or 1) run elementwise operations on large arrays.
+    At level 0 values are the same up to rounding, and NaN and infinities are where they were; at level 1 values in
+    between are taken to be finite: `y / y` is 1, `log(exp(x))` is `x`. `threads` (default: XFORM_NUM_THREADS, or 1) run
+    elementwise operations on large arrays.
     Raises `EngineError` for an operation that the engine does not take, unless `fallback` lets NumPy compute it.
 
     >>> import xform as xf

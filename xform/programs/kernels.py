@@ -18,6 +18,7 @@ from xform.core.operator import Operator
 from xform.ops.arithmetic import Add, Div, Mul, Neg, Sub
 from xform.ops.base import Elementwise, loop_dtypes
 from xform.ops.broadcast import BroadcastTo, broadcast_view
+from xform.ops.comparisons import Equal, Greater, GreaterEqual, Less, LessEqual, NotEqual
 from xform.ops.extrema import Max, Min
 from xform.ops.index_layout import OPERAND, is_basic, operand_count, plain
 from xform.ops.indexing import GetItem, ScatterAdd
@@ -100,6 +101,7 @@ def evaluated(writer: Writer, equation: Equation, out: str | None) -> str:
 
 #: on numbers Python's operators take 60 ns, a ufunc 1000 (not on integers, which would warn where they overflow)
 SIGNS = {Add: "+", Sub: "-", Mul: "*", Div: "/"}
+COMPARISONS = {Less: "<", LessEqual: "<=", Greater: ">", GreaterEqual: ">=", Equal: "==", NotEqual: "!="}
 #: NumPy takes their `out` by name alone
 NAMED_OUT = frozenset({np.maximum, np.minimum})
 
@@ -109,11 +111,13 @@ def ufunc(writer: Writer, equation: Equation, out: str | None) -> str:
     op: Any = equation.op
     aval = equation.outputs[0].aval
     avals = tuple([aval_at(operand) for operand in equation.inputs])
-    if aval.shape == () and aval.dtype.kind in "fc" and any(map(writer.is_number, equation.inputs)):
+    if aval.shape == () and any(map(writer.is_number, equation.inputs)):
         names = operands(writer, equation)
-        if type(op) in SIGNS:
+        if type(op) in COMPARISONS:
+            return f"{names[0]} {COMPARISONS[type(op)]} {names[1]}"
+        if type(op) in SIGNS and aval.dtype.kind in "fc":
             return f"{names[0]} {SIGNS[type(op)]} {names[1]}"
-        if type(op) is Neg:
+        if type(op) is Neg and aval.dtype.kind in "fc":
             return f"-{names[0]}"
     function = writer.bind(op.kernel, op.kernel.__name__)
     if aval.shape == ():
@@ -132,12 +136,25 @@ def select(condition: Any, x: Any, y: Any, out: Any) -> None:
 
 
 def where(writer: Writer, equation: Equation, out: str | None) -> str:
-    """Choose by `np.where`, or by masked copies into `out`."""
+    """Choose by `np.where`, between numbers in Python, or by masked copies into `out`."""
     names = operands(writer, equation)
+    aval = equation.outputs[0].aval
+    if aval.shape == ():
+        x, y = (one(writer, operand, aval.dtype) for operand in equation.inputs[1:])
+        if x is not None and y is not None:
+            return f"{x} if {names[0]} else {y}"
+        return f"{call(writer.bind(np.where, 'where'), names, None)}[()]"
     if out is None or aval_at(equation.inputs[0]).dtype.kind != "b":
         text = call(writer.bind(np.where, "where"), names, None)
         return text if out is None else f"{writer.bind(np.copyto, 'copyto')}({out}, {text})"
     return call(writer.bind(select, "select"), names, out)
+
+
+def one(writer: Writer, operand: Variable | Literal, dtype: np.dtype[Any]) -> str | None:
+    """Return the text of an operand that is one of NumPy's numbers, of this dtype; None for another one."""
+    if isinstance(operand, Literal):
+        return writer.bind(dtype.type(operand.value), "k")
+    return writer.name(operand) if writer.is_number(operand) and operand.aval.dtype == dtype else None
 
 
 def share(x: Any, y: Any, out: Any) -> None:
@@ -242,13 +259,21 @@ def picked(writer: Writer, equation: Equation, out: str | None) -> str:
 def indexed(equation: Equation) -> Kernel:
     """Return the kernel of an index: a view, a selection by arrays, or `evaluate` where bounds are operands."""
     index: Any = equation.op.index  # type: ignore[attr-defined]
+    number = is_element(index, [aval_at(operand) for operand in equation.inputs])
     if not operand_count(index) and is_basic(index):
-        return Kernel(viewed(selected), view=True)
+        return Kernel(viewed(selected), view=not number, numbers=number)
     bounds = any(type(entry) is tuple and OPERAND in entry for entry in index)
     if bounds or aval_at(equation.inputs[0]).weak:
         return Kernel(evaluated, fresh=False)
     scalar = not any(aval_at(operand).ndim for operand in equation.inputs[1:])  # x[i] with a 0-d i is a view
-    return Kernel(picked, fresh=not scalar)
+    return Kernel(picked, fresh=number or not scalar, numbers=number)
+
+
+def is_element(index: Any, avals: list[Aval]) -> bool:
+    """Whether an index takes one element of an array: NumPy gives it as a number, which is no view."""
+    whole = all(entry == OPERAND or type(entry) is int for entry in index)
+    integers = all(aval.shape == () and aval.dtype.kind in "iu" for aval in avals[1:])
+    return whole and integers and 0 < len(index) == avals[0].ndim
 
 
 def itself(writer: Writer, equation: Equation, out: str | None) -> str:
@@ -320,7 +345,7 @@ UFUNC = Kernel(ufunc, writes=True, inplace=True, numbers=True)
 REDUCER = Kernel(reducer, writes=True, numbers=True)
 
 KERNELS: dict[type[Operator], Kernel | Callable[[Equation], Kernel]] = {
-    Where: Kernel(where, writes=True),
+    Where: Kernel(where, writes=True, numbers=True),
     Share: Kernel(shares, writes=True),
     Matmul: multiplied,
     Reshape: Kernel(viewed(reshaped), view=True),

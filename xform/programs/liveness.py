@@ -4,30 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import attrs
+
+from xform.core.operator import Operator
+from xform.ops.broadcast import BroadcastTo
+from xform.ops.shapes import Reshape
 from xform.programs.kernels import kernel_of
 from xform.programs.program import Constant, Literal, Program, Variable
 
-__all__ = ["Liveness", "roots"]
+__all__ = ["Liveness", "Trail", "roots", "trails"]
 
 
 class Liveness:
-    """`last`: the position of the equation that needs a variable's memory last; `escapes`: what a caller may keep."""
+    """How long values are needed, by the positions of equations.
+
+    `used`: the last that has a variable as an operand, or makes it; `last`: the last that needs its memory, maybe
+    through a view; `escapes`: what a caller may keep.
+    """
 
     def __init__(self, program: Program) -> None:
         end = len(program.equations)
         self.last = dict.fromkeys(indices(program.outputs), end)
+        self.used = dict(self.last)
         self.escapes = set(self.last)
         for position in range(end - 1, -1, -1):
             equation = program.equations[position]
             made = list(indices(equation.outputs))
             for index in made:
                 self.last.setdefault(index, position)
+                self.used.setdefault(index, position)
             kernel = kernel_of(equation)
             shares = kernel.view or not kernel.fresh
             reach = max([position, *[self.last[index] for index in made]]) if shares else position
             kept = shares and not self.escapes.isdisjoint(made)
             for index in indices(equation.inputs):
                 self.last[index] = max(self.last.get(index, position), reach)
+                self.used.setdefault(index, position)
                 if kept:
                     self.escapes.add(index)
 
@@ -35,6 +47,48 @@ class Liveness:
 def indices(operands: Iterable[Variable | Literal]) -> Iterable[int]:
     """Return the numbers of the variables among operands."""
     return [operand.index for operand in operands if not isinstance(operand, Literal)]
+
+
+@attrs.frozen(eq=False)
+class Trail:
+    """What an output is a view of: an input, the result of a computation, or a constant (root -1)."""
+
+    root: int
+    maker: Operator | None = None  #: the operator that computes the root
+    reach: int = -1  #: the input whose memory the root may be, where its operator may return that
+    made: Operator | None = None  #: the operator whose result the output is, maybe a view
+    reshapes: int = 0  #: views on the way that may have been copies
+    spread: bool = False  #: whether one was a broadcast, which cannot be written to
+
+
+def trails(program: Program) -> list[Trail]:
+    """Return for each output what it is a view of, for sure."""
+    maker = {out.index: equation for equation in program.equations for out in equation.outputs}
+    found = []
+    for each, reach in zip(program.outputs, roots(program), strict=True):
+        operand: Variable | Literal = each
+        ops: list[Operator] = []
+        equation = maker.get(index_of(operand))
+        while equation is not None and kernel_of(equation).view:
+            ops.append(equation.op)
+            operand = equation.inputs[0]
+            equation = maker.get(index_of(operand))
+        maker_of_root = None if equation is None else equation.op
+        trail = Trail(
+            index_of(operand),
+            maker_of_root,
+            reach,
+            made=ops[0] if ops else maker_of_root,
+            reshapes=sum(isinstance(op, Reshape) for op in ops),
+            spread=any(isinstance(op, BroadcastTo) for op in ops),
+        )
+        found.append(trail)
+    return found
+
+
+def index_of(operand: Variable | Literal) -> int:
+    """Return the number of a variable, -1 for a constant."""
+    return -1 if isinstance(operand, Constant | Literal) else operand.index
 
 
 def roots(program: Program) -> list[int]:
@@ -52,5 +106,5 @@ def roots(program: Program) -> list[int]:
             if not equation.inputs or (kernel.fresh and not kernel.view):
                 break
             operand = equation.inputs[0]
-        found.append(-1 if isinstance(operand, Constant | Literal) else operand.index)
+        found.append(index_of(operand))
     return found

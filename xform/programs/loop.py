@@ -24,16 +24,17 @@ from xform.core.backend import HOST_TYPES, SCALAR_TYPES
 from xform.core.errors import OperandError, ShapeError
 from xform.core.place import place
 from xform.core.stack import BOTTOM, cursor
+from xform.ops.broadcast import cast
 from xform.programs.holding import NOT_STORED, HoldsPrograms, Programs
 from xform.programs.loop_counter import COUNTER, Offset
-from xform.programs.loop_outputs import Count, Last, Output, output_aval
+from xform.programs.loop_outputs import Count, Last, Output, Part, Total, output_aval
 from xform.programs.loop_plans import Plan
 from xform.programs.loop_reports import is_asked, report_loop
 from xform.programs.loop_rounds import run_rounds
-from xform.programs.loop_source import LoopSource, written_loop
+from xform.programs.loop_source import LoopSource, joint, written_loop
 from xform.programs.loop_steps import run_steps
 from xform.programs.loop_trim import pruned
-from xform.programs.program import Program
+from xform.programs.program import Equation, Program, Variable
 
 __all__ = ["COUNTER", "Loop", "Offset"]
 
@@ -157,8 +158,7 @@ class Loop(HoldsPrograms):
         """Run the rounds, and report what they were."""
         told = self.derived.get("told")
         if told is None:
-            lasts = [Last(n) for n in range(self.carries)]
-            told = self.derived["told"] = attrs.evolve(self, outputs=(*self.outputs, *lasts, Count()), derived={})
+            told = self.derived["told"] = told_of(self)
         found = attrs.evolve(told, length=self.length, max_steps=self.max_steps).run(xp, arrays)
         count = len(self.outputs)
         report_loop(self, found[:count], found[count:-1], int(found[-1]), self.split(arrays)[1])
@@ -192,6 +192,21 @@ class Loop(HoldsPrograms):
         if length is None:
             return range(1 << 62 if self.max_steps is None else self.max_steps)
         return range(length - 1, -1, -1) if self.reverse else range(length)
+
+
+def told_of(loop: Loop) -> Loop:
+    """Return a loop that also tells what a report needs: the number of rounds, and whether its condition held.
+
+    That is asked of its last carries; where it is asked after a round, it is in how many rounds it held.
+    """
+    if loop.test == "before" or loop.condition is None:
+        return attrs.evolve(loop, outputs=(*loop.outputs, *map(Last, range(loop.carries)), Count()), derived={})
+    body = joint(loop)
+    held = Variable(body.size, Aval((), np.dtype(np.int64)))
+    equations = [*body.equations, Equation(cast("int64"), (body.outputs[-1],), (held,))]
+    total = Total((Part(len(loop.value_avals)),), held.aval)
+    body = body.evolve(equations, [*body.outputs[:-1], held])
+    return attrs.evolve(loop, body=body, outputs=(*loop.outputs, total, Count()), derived={})
 
 
 def fits(have: Aval, want: Aval) -> bool:

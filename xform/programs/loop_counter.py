@@ -9,7 +9,8 @@ import numpy as np
 
 from xform.core.aval import Aval
 from xform.core.operator import Operator
-from xform.ops.base import constant
+from xform.core.rules import batch_rule
+from xform.ops.base import constant, elementwise_batch
 from xform.programs.kernels import KERNELS, Kernel
 
 __all__ = ["COUNTER", "Offset"]
@@ -33,4 +34,5 @@ class Offset(Operator):
 
 
 constant(Offset, why="it counts")
+batch_rule(Offset)(elementwise_batch)
 KERNELS[Offset] = Kernel(lambda writer, equation, out: f"{writer.name(equation.inputs[0])} + {equation.op.by}")  # type: ignore[attr-defined]

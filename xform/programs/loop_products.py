@@ -193,4 +193,3 @@ class Found:
             return None
         shapes = column.outputs[0].aval.shape, row.outputs[0].aval.shape
         return (x, y) if shapes == ((*x.aval.shape, 1), (1, *y.aval.shape)) else None
-

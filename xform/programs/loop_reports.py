@@ -61,15 +61,22 @@ def is_asked() -> bool:
     return bool(_open.get())
 
 
-def report_loop(loop: Any, outs: Sequence[Any], carries: Sequence[Any], rounds: int, constants: Sequence[Any]) -> None:
-    """Report a run of a loop, which ended with these carries: forward what it keeps, backward what it reads."""
+def report_loop(loop: Any, outs: Sequence[Any], told: Sequence[Any], rounds: int, constants: Sequence[Any]) -> None:
+    """Report a run of a loop: forward what it keeps, backward what it reads.
+
+    `told` are its last carries, or, where the condition is asked after a round, the number of rounds in which it held.
+    """
     if loop.origin == loop.label:
         kept = [out for out, each in zip(outs, loop.outputs, strict=True) if not getattr(each, "shown", True)]
-        holds = rounds == loop.max_steps and bool(loop.condition.run([rounds, *carries, *constants])[0])
-        made = LoopReport(loop.label, "forward", rounds, sum(map(nbytes, kept)), 0, holds)
+        stopped = rounds == loop.max_steps
+        if stopped and loop.test == "after":
+            stopped = int(told[0]) == rounds
+        elif stopped:
+            stopped = bool(loop.condition.run([rounds, *told, *constants])[0])
+        made = LoopReport(loop.label, "forward", rounds, sum(map(nbytes, kept)), 0, stopped)
     else:
         pairs = zip(constants, loop.constant_avals, strict=True)
-        read = [x for x, aval in pairs if aval.shape[:1] == (None,)]
+        read = [x for x, aval in pairs if None in aval.shape]  # histories; lanes may lie in front
         made = LoopReport(loop.origin, "backward", rounds, sum(map(nbytes, read)))
     report(made)
 

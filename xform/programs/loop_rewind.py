@@ -16,8 +16,10 @@ from xform.core.backend import HOST_TYPES, device_of, shared_namespace
 from xform.core.errors import OperandError
 from xform.core.operator import Operator
 from xform.core.place import place
-from xform.core.stack import BOTTOM, cursor
-from xform.ops.base import constant
+from xform.core.rules import batch_rule
+from xform.core.stack import BOTTOM, apply, cursor
+from xform.ops.arithmetic import sub
+from xform.ops.base import constant, elementwise_batch
 from xform.ops.index_layout import OPERAND
 from xform.programs.holding import NOT_STORED, HoldsPrograms, Programs
 from xform.programs.kernels import KERNELS, Kernel, Writer, operands
@@ -29,13 +31,13 @@ from xform.programs.loop_reports import LoopReport, is_asked, nbytes, report
 from xform.programs.loop_stores import Sum
 from xform.programs.program import Equation
 
-__all__ = ["ELSEWHERE", "Rewind", "Shift"]
+__all__ = ["ELSEWHERE", "OffsetBy", "Rewind"]
 
 ELSEWHERE = -1
 
 
 @attrs.frozen
-class Shift(Operator):
+class OffsetBy(Operator):
     """A counter that begins elsewhere, where that is known when the loop runs: a Python int stays one."""
 
     def infer(self, x: Aval, by: Aval) -> Aval:
@@ -47,7 +49,8 @@ class Shift(Operator):
         return x + by
 
 
-constant(Shift, why="it counts")
+constant(OffsetBy, why="it counts")
+batch_rule(OffsetBy)(elementwise_batch)
 
 
 def shifted(writer: Writer, equation: Equation, out: str | None) -> str:
@@ -55,7 +58,7 @@ def shifted(writer: Writer, equation: Equation, out: str | None) -> str:
     return " + ".join(operands(writer, equation))
 
 
-KERNELS[Shift] = Kernel(shifted)
+KERNELS[OffsetBy] = Kernel(shifted)
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -131,6 +134,16 @@ class Rewind(HoldsPrograms):
         finally:
             cursor.set(here)
             place.set(start)
+
+    def steps(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Compute the same by operations of the current stack: loops that keep all states."""
+        starts, constants, _, carries, others, (count,) = self.split(values)
+        walked = sub(count, 1)  # the state at the end is not needed
+        paths = apply(self.walk, *starts, *constants, int(self.walk.reverse), walked)
+        whole = self.derived.get("whole")
+        if whole is None:
+            whole = self.derived["whole"] = attrs.evolve(self.back, outputs=self.outputs, derived={})
+        return apply(whole, *carries, *self.inputs(paths, others), 0, count)  # type: ignore[no-any-return]
 
     def parts(self) -> tuple[Loop, Loop, Loop]:
         """Return the loops that give the last states, all states, and what a few rounds back give."""

@@ -37,7 +37,7 @@ from xform.programs.program import Constant, Equation, Literal, Program, Variabl
 from xform.programs.source import Source
 from xform.programs.unit import Unit
 
-__all__ = ["LoopSource", "written_loop"]
+__all__ = ["LoopSource", "joint", "written_loop"]
 
 #: rows that there is room for at first, where their number is not known
 ROOM = 16

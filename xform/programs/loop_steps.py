@@ -14,7 +14,7 @@ from xform.ops.arithmetic import add
 from xform.ops.create import zeros, zeros_like
 from xform.ops.stacking import stack
 from xform.ops.updates import IndexAdd
-from xform.programs.loop_outputs import All, Count, Last, Path, Total
+from xform.programs.loop_outputs import All, Count, Last, Marks, Path, Total
 
 __all__ = ["run_steps"]
 
@@ -60,6 +60,8 @@ class Rounds:
                 self.rows[n].append(values[output.value])
             elif isinstance(output, Path):
                 self.rows[n].append(self.carries[output.carry])
+            elif isinstance(output, Marks):
+                self.rows[n].append(given[1 + output.carry])
             elif isinstance(output, Total):
                 for part in output.parts:
                     self._add(n, output, part, values)
@@ -87,8 +89,12 @@ class Rounds:
             return self.count
         if isinstance(output, Total):
             return self.sums[number] if number in self.sums else self._zeros(output)
-        rows = self.rows[number][:: -1 if self.loop.reverse else 1]
+        rows = self.rows[number]
+        if isinstance(output, Marks):
+            rows = [rows[n] for n in output.plan.marks(self.count, known=self.loop.condition is None)]
+        elif self.loop.reverse:
+            rows = rows[::-1]
         if rows:
             return stack(rows, 0)
-        aval = self.loop.value_avals[output.value]
+        aval = self.loop.value_avals[output.value] if isinstance(output, All) else self.loop.carry_avals[output.carry]
         return zeros((0, *[length or 0 for length in aval.shape]), aval.dtype)

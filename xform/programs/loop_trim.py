@@ -91,9 +91,7 @@ def trimmed(loop: Any) -> Trimmed:
         used = used | {body.inputs[places[index]].index for index in asked if index in places}
     likes = {output.like for output in loop.outputs if isinstance(output, Total) and output.like is not None}
     given = [1 + n for n in sorted(fixed) if starts[n].index in used]
-    given += [
-        1 + count + n for n, variable in enumerate(constants) if variable.index in used or n in likes
-    ]
+    given += [1 + count + n for n, variable in enumerate(constants) if variable.index in used or n in likes]
     order = [0, *[1 + n for n in carries], *given]
     if order == list(range(len(body.inputs))) and len(outs) == len(body.outputs):
         return Trimmed(loop, tuple(range(len(order) - 1)), tuple([(True, n) for n in range(len(loop.outputs))]))

@@ -43,7 +43,7 @@ def protected(value: Any) -> Any:
     """Return a constant as a view that cannot be written to, or as a number."""
     if type(value) is not np.ndarray:
         return value
-    if not value.ndim:
+    if not value.ndim and value.dtype.isnative:  # a number has no byte order
         return value[()]
     view = value.view()
     view.setflags(write=False)

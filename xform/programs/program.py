@@ -14,6 +14,7 @@ from xform import tree
 from xform.core.aval import Aval, aval_of
 from xform.core.backend import SCALAR_TYPES, is_raw, namespace_of
 from xform.core.errors import LayerError, OperandError, OperandTypeError, ProgramError, ShapeError
+from xform.core.memory import owner_of, unshared
 from xform.core.operator import Operator
 from xform.core.place import Place, place
 from xform.core.source import Site, describe
@@ -159,6 +160,8 @@ class Program:
         flat = self._flat(args)
         keep = any(isinstance(leaf, Value) for leaf in flat)
         results = self.run(flat)
+        if self.derivative is not None:
+            results = unshared(results, flat)
         if not keep:
             results = [r.data if type(r) is Array else r for r in results]
         if self.out_structure is None:
@@ -174,16 +177,16 @@ class Program:
         finally:
             cursor.set(here)
 
-    def source(self, *, level: int = 2) -> str:
+    def source(self, *, level: int = 0) -> str:
         """Return the NumPy source that the program compiles to.
 
         >>> import numpy as np, xform as xf
         >>> print(xf.make_program(lambda x: x.T.reshape(4, 1) * 2.0)(np.ones((2, 2))).source().rstrip())
         def program(a0):
             v0 = a0.T
-            v1 = v0.reshape((4, 1))
-            v1 = multiply(v1, k)
-            return [v1]
+            v0 = v0.reshape((4, 1))
+            v0 = multiply(v0, k)
+            return [v0]
         """
         text: str = loaded("xform.programs.compiler:compile_program", "the compiler")(self, level=level).source
         return text
@@ -378,14 +381,6 @@ def copied(x: Any) -> Any:
     if isinstance(x, Value) or type(x) in SCALAR_TYPES or isinstance(x, np.generic):
         return x
     return np.array(x, subok=True) if isinstance(x, np.ndarray) else namespace_of(x).asarray(x, copy=True)
-
-
-def owner_of(x: Any) -> Any:
-    """Return the array that owns the memory of a view."""
-    x = x.data if type(x) is Array else x
-    while not isinstance(x, Value) and (base := getattr(x, "base", None)) is not None:
-        x = base
-    return x
 
 
 def shortened(value: Any) -> str:

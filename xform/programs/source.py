@@ -3,7 +3,8 @@
 1. A result is written into an array of the workspace where its operation can do that, over a dying operand where it
    may.
 2. Views of such arrays are made with the workspace, once. Rows of stacks are computed where they lie (see `slabs`).
-3. What a caller may keep is made anew at each call. Names are used again, so that temporaries do not live until return.
+3. What a caller may keep is made anew at each call. Such a result goes when it has been used last: its name is used
+   again, or set to None.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from xform.core.aval import Aval, is_static
+from xform.core.aval import Aval
 from xform.core.place import Place, place
 from xform.ops.joining import Stack, Unstack
 from xform.programs.group import Group
@@ -28,8 +29,6 @@ from xform.programs.workspace import Workspace
 
 __all__ = ["GIVE_BACK", "Source"]
 
-#: a local array of so many bytes, or of unknown size, is let go when it has been used last
-LARGE = 1 << 16
 #: a line that gives the workspace back before an early return; a function without one leaves it out
 GIVE_BACK = "    give(w)"
 
@@ -75,7 +74,7 @@ class Source:
             self._current = equation
             self._write(position, equation)
             for variable in self._ending[position]:
-                if is_large(variable.aval):
+                if variable.index not in self._numbers:
                     self.line(f"{self._names[variable.index]} = None")
                 self._locals.append(self._names[variable.index])
             for leave in self._leave[position]:
@@ -139,8 +138,13 @@ class Source:
         if current is None:
             self.sites.append(None)
             return
-        names = [self._names.get(v.index, "") for v in current.inputs if isinstance(v, Variable)]
-        self.sites.append((current, tuple(names)))
+        site = self.sites[-1] if self.sites else None
+        if site is None or site[0] is not current:  # once an equation: one of many operands has as many lines
+            site = (current, tuple([self._name_of(v) for v in current.inputs if isinstance(v, Variable)]))
+        self.sites.append(site)
+
+    def _name_of(self, variable: Variable) -> str:
+        return self._names.get(variable.index, "")
 
     # -------------------------------------------------------------- one equation
 
@@ -313,9 +317,9 @@ class Source:
             self._locals.append(f"v{self._count}")
             self._count += 1
         name = self._names[variable.index] = self._locals.pop()
-        last = self._liveness.last[variable.index]
-        if last < len(self.program.equations):
-            self._ending[last].append(variable)
+        used = self._liveness.used[variable.index]
+        if used < len(self.program.equations):
+            self._ending[used].append(variable)
         return name
 
     # -------------------------------------------------------------- stacks
@@ -377,11 +381,6 @@ class Source:
         if run.step < 0:
             name = self.part(name, slice(None, None, -1))
         self._names[equation.outputs[0].index] = name
-
-
-def is_large(aval: Aval) -> bool:
-    """Whether an array is worth letting go early."""
-    return not is_static(aval.shape) or aval.size * aval.dtype.itemsize >= LARGE
 
 
 def placed(equation: Equation) -> Callable[..., Any]:

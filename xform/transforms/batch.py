@@ -12,6 +12,7 @@ from xform import tree
 from xform.core.aval import Aval, aval_of
 from xform.core.backend import HOST_TYPES, is_raw
 from xform.core.errors import HostReadError, LayerError, MissingRuleError, OperandTypeError, ShapeError
+from xform.core.memory import unshared
 from xform.core.operator import Operator
 from xform.core.rules import NoRule, batch_rule
 from xform.core.source import Site, boundary, describe, user_site
@@ -25,7 +26,7 @@ from xform.ops.shapes import moveaxis
 from xform.ops.stacking import concatenate
 from xform.transforms.axes import InAxes, out_axes_for
 from xform.transforms.lanes import lane_by_lane
-from xform.transforms.operands import OneBlock, delivered, for_rule, is_bare, label_of, site_of, taken_in, writeable
+from xform.transforms.operands import OneBlock, delivered, for_rule, is_bare, label_of, site_of, taken_in
 from xform.transforms.reverse import holds_value
 from xform.transforms.rule_checks import checked_batch
 
@@ -324,7 +325,7 @@ def run_lanes(fun: Function, inputs: InAxes, size: int, out_axes: Any, *, keep: 
     results, structure = tree.flatten(out)
     axes = out_axes_for(inputs.what, out_axes, out)
     lowered = [lower(layer, leaf, axis, inputs.what) for leaf, axis in zip(results, axes, strict=True)]
-    return delivered(tree.unflatten(structure, lowered), keep=keep)
+    return delivered(tree.unflatten(structure, unshared(lowered)), keep=keep)
 
 
 def lower(layer: Batch, leaf: Any, axis: int | None, what: str) -> Any:
@@ -342,7 +343,7 @@ def lower(layer: Batch, leaf: Any, axis: int | None, what: str) -> Any:
         shape = aval_of(leaf).shape
         msg = f"{what}: out_axes has {axis}, but an output has shape {shape} and the batch axis: {ndim} axes"
         raise ShapeError(msg, output=leaf)
-    return writeable(layer.lowered(leaf, axis))
+    return layer.lowered(leaf, axis)
 
 
 def joined(what: str, parts: list[Any], out_axes: Any) -> Any:

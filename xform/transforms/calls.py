@@ -144,17 +144,30 @@ def call_jvp(op: Call, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> t
 
 @batch_rule(Call)
 def call_batch(op: Call, size: int, values: tuple[Any, ...], axes: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Run a program of all lanes."""
+    """Run a program of all lanes; what is the same in all of them is computed once, and has no axis."""
+    lanes_of = {index_of(x) for x, axis in zip(op.program.inputs, axes, strict=True) if axis is not None}
+    varying = reached(lanes_of, op.program)
+    out_axes = tuple([0 if index_of(out) in varying else None for out in op.program.outputs])
 
     def lanes(*flat: Any) -> Any:
-        return vmap(lambda *each: tuple(op.program.run(each)), in_axes=axes, axis_size=size)(*flat)
+        every = vmap(lambda *each: tuple(op.program.run(each)), in_axes=axes, out_axes=out_axes, axis_size=size)
+        return every(*flat)
 
     avals = [
         aval if axis is None else Aval((*aval.shape[:axis], size, *aval.shape[axis:]), aval.dtype)
         for aval, axis in zip(op.program.in_avals, axes, strict=True)
     ]
     derived = derive(op, ("batch", size, axes), lanes, avals)
-    return tuple(called(derived, values)), (0,) * len(op.program.outputs)
+    return tuple(called(derived, values)), out_axes
+
+
+def reached(start: set[int | None], program: Program) -> set[int | None]:
+    """Return the numbers of the variables that depend on some, and theirs."""
+    found = {*start}
+    for equation in program.equations:
+        if any(index_of(each) in found for each in equation.inputs):
+            found.update(each.index for each in equation.outputs)
+    return found
 
 
 def derive(op: Call, key: Any, fun: Callable[..., Any], avals: Sequence[Aval]) -> Call:

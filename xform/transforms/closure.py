@@ -18,10 +18,8 @@ import attrs
 
 from xform import tree
 from xform.core.aval import aval_of, shape_of
-from xform.core.backend import HOST_TYPES
 from xform.core.errors import OperandError, XformError
-from xform.core.operator import Operator
-from xform.core.stack import BOTTOM, Interpret, Level, Transformation, cursor, levels
+from xform.core.stack import BOTTOM, Transformation, cursor, levels
 from xform.core.value import Array, Value
 from xform.layers import lifted, lifted_argument
 from xform.transforms.batch import BatchValue
@@ -29,8 +27,9 @@ from xform.transforms.lanes import one_lane
 from xform.transforms.operands import is_bare, label_of
 from xform.transforms.recorder import Trace
 from xform.transforms.recording import is_foreign
+from xform.transforms.substitute import Substitute, is_captured
 
-__all__ = ["Closure", "Substitute", "is_captured", "run_under", "suspended", "uncovered"]
+__all__ = ["Closure", "run_under", "suspended", "uncovered"]
 
 _get = cursor.get
 _set = cursor.set
@@ -56,51 +55,6 @@ def suspended(fun: Callable[..., Any], *args: Any) -> Any:
         return fun(*args)
     finally:
         _set(here)
-
-
-def is_captured(value: Any) -> bool:
-    """Whether a value belongs to a layer."""
-    return type(value) not in HOST_TYPES and isinstance(value, Value) and value.owner is not None
-
-
-class Substitute(Transformation):
-    """The layer that puts other values in the place of captured ones.
-
-    `table` gives them by the identity of the captured value, which its holder keeps alive. A value of a layer that is
-    not below and that the table does not have is given to `missing`, where there is one, else it passes.
-    """
-
-    effect = "faithful"
-    watches = False
-
-    def __init__(self, table: dict[int, Any], missing: Callable[[Value], Any] | None = None) -> None:
-        self.table = table
-        self.missing = missing
-
-    def bind(self, below: Level) -> Interpret:
-        """Return the function that replaces operands and hands the operation down."""
-        interpret, replaced = below.interpret, self.replaced
-        active = frozenset([id(level.layer) for level in levels(below)])
-
-        def run(op: Operator, values: tuple[Any, ...]) -> Any:
-            here = _get()
-            _set(below)
-            try:
-                op = op.within(self) if op.nests else op
-                return interpret(op, tuple([replaced(value, active) for value in values]))
-            finally:
-                _set(here)
-
-        return run
-
-    def replaced(self, value: Any, active: frozenset[int] = frozenset()) -> Any:
-        """Return what stands in the place of a value; `active` are the layers whose values pass."""
-        if not is_captured(value) or id(value.owner) in active:
-            return value
-        found = self.table.get(id(value))
-        if found is not None:
-            return found
-        return value if self.missing is None else self.missing(value)
 
 
 @attrs.frozen(eq=False)

@@ -11,13 +11,14 @@ from typing import Any, NoReturn, SupportsIndex, TypeVar
 
 from xform import tree
 from xform.core.backend import HOST_TYPES
+from xform.core.cells import as_they_are
 from xform.core.errors import OperandTypeError
 from xform.core.functions import require_function
 from xform.core.source import boundary
 from xform.core.value import Value
 from xform.transforms.custom_calls import Call, Definition, running
 from xform.transforms.custom_rules import CustomCall, perform
-from xform.transforms.operands import label_of
+from xform.transforms.operands import is_bare, label_of
 from xform.transforms.rule_checks import is_array
 from xform.transforms.signature import given_numbers
 
@@ -67,6 +68,20 @@ class CustomFunction:
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
+
+    def held_functions(self) -> list[Any]:
+        """Return the functions that this one is made of."""
+        definition = self.definition
+        return [definition.fun, definition.forward, definition.backward, definition.tangent]
+
+    def with_functions(self, held: Callable[[Any], Any], copy: Callable[[Any], None]) -> CustomFunction:
+        """Return the same made of what `held` gives for each function; `copy` is told of it first: they call it."""
+        definition = Definition(self.definition.kind, self.definition.name, None, origin=self.definition.identity)
+        out = CustomFunction(definition, self.shown, self.fixed)
+        copy(out)
+        given = map(held, self.held_functions())
+        definition.fun, definition.forward, definition.backward, definition.tangent = given
+        return out
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
         """Set the reverse rule: `fwd(*args) -> (out, residuals)`, `bwd(residuals, cotangent) -> cotangents`.
@@ -145,7 +160,8 @@ class CustomFunction:
                     "them, and return None as its cotangent"
                 )
                 raise OperandTypeError(msg, value=args[n])
-        return Call(self.definition, structure, positions, tuple([(n, args[n]) for n in fixed])), leaves
+        definition = self.definition if is_bare(None) else as_they_are(self)[0].definition  # rules run later
+        return Call(definition, structure, positions, tuple([(n, args[n]) for n in fixed])), leaves
 
     def _refuse(self, positions: tuple[int, ...], structure: tree.Structure, leaves: list[Any]) -> NoReturn:
         names = [f"{n}{path}" for n, part in zip(positions, structure.children, strict=True) for path in part.paths()]

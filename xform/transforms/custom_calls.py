@@ -77,6 +77,12 @@ class Definition:
     forward: Callable[..., Any] | None = None
     backward: Callable[..., Any] | None = None
     tangent: Callable[..., Any] | None = None
+    origin: Definition | None = None  # that this one is a copy of, with variables as they were
+
+    @property
+    def identity(self) -> Definition:
+        """The definition that all copies share."""
+        return self.origin or self
 
     @property
     def fills_zeros(self) -> bool:
@@ -112,7 +118,7 @@ class Running:
         """Remember what a custom function gave to a rule of its own."""
         at: Running | None = self
         while at is not None:
-            if at.definition is definition:
+            if at.definition.identity is definition.identity:
                 at.given.extend(outs)
             at = at.outer
 

@@ -17,8 +17,9 @@ from xform.core.errors import HostReadError, LayerError
 from xform.core.stack import Transformation
 from xform.programs.holding import HoldsPrograms, Programs, set_entrance
 from xform.programs.program import Program
-from xform.transforms.closure import Substitute, run_under
+from xform.transforms.closure import run_under
 from xform.transforms.loop_bodies import recorded
+from xform.transforms.substitute import Substitute
 
 __all__ = ["entered", "recorded_under"]
 

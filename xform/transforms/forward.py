@@ -10,6 +10,7 @@ from xform import tree
 from xform.core.aval import alike, aval_of
 from xform.core.backend import HOST_TYPES
 from xform.core.errors import GradientError, LayerError
+from xform.core.memory import unshared
 from xform.core.operator import Operator
 from xform.core.rules import Linear, NoRule, Partials, jvp_of, jvp_rule, settle
 from xform.core.source import Site, boundary
@@ -18,7 +19,6 @@ from xform.core.value import Value
 from xform.layers import lifted
 from xform.ops.create import zeros_like
 from xform.ops.structural import refuse_tracked
-from xform.transforms.grad import unshared
 from xform.transforms.operands import OneBlock, delivered, for_rule, is_bare, label_of, site_of, taken_in
 from xform.transforms.plans import NOTHING
 from xform.transforms.recorder import Trace, TraceValue
@@ -313,7 +313,7 @@ def jvp(fun: Function, primals: Any, tangents: Any, has_aux: bool = False) -> tu
             out, aux = pair_of(out, fun)
     values, found, shape = results_of(layer, out, what)
     found = unshared(filled(values, found), directions)
-    results = [tree.unflatten(shape, values), tree.unflatten(shape, found)]
+    results = [tree.unflatten(shape, unshared(values)), tree.unflatten(shape, found)]
     if has_aux:
         results.append(tree.map(layer.unwrap, aux))
     return tuple([delivered(each, keep=keep) for each in results])
@@ -365,14 +365,12 @@ def linearize(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any,
         check_rewriters(layer)
         given = tangents_for(structure, leaves, tangents, f"the linear map of {label_of(fun)}")
         stay = keep or holds_value(given)
-        full = [
-            zeros_like(x) if t is None else t for x, t, each in zip(leaves, given, varies, strict=True) if each
-        ]
+        full = [zeros_like(x) if t is None else t for x, t, each in zip(leaves, given, varies, strict=True) if each]
         results = iter(program.run(full if is_bare(None) else [taken_in(t, bare=False) for t in full]))
         pushed = [zeros_like(value) if t is None else next(results) for value, t in zip(values, found, strict=True)]
         return delivered(tree.unflatten(shape, unshared(pushed, given)), keep=stay)
 
-    plain = delivered(tree.unflatten(shape, values), keep=keep)
+    plain = delivered(tree.unflatten(shape, unshared(values)), keep=keep)
     if has_aux:
         return plain, jvp_fn, delivered(tree.map(layer.unwrap, aux), keep=keep)
     return plain, jvp_fn

@@ -15,6 +15,7 @@ from xform import tree
 from xform.core.aval import Aval, aval_of, dtype_of, shape_of
 from xform.core.backend import HOST_TYPES, SCALAR_TYPES, is_raw
 from xform.core.errors import GradientError, LayerError, OperandTypeError, ShapeError, TapeConsumedError, TreeError
+from xform.core.memory import unshared
 from xform.core.place import FORWARD, Place, place
 from xform.core.source import Site, user_site
 from xform.core.stack import BOTTOM, Level, Transformation, check_rewriters, cursor, levels
@@ -212,7 +213,7 @@ class Grad(Transformation):
         wanted = [handle.entry[0] for handle in handles]
         found = self._backward(ys, dys, wanted, retain=retain)
         delivered = [self._delivered(x, found.get(sequence)) for x, sequence in zip(handles, wanted, strict=True)]
-        return unshared(delivered, dys)
+        return unshared(delivered, () if dys is None else tree.leaves(dys))
 
     def backward(self, ys: Any, dys: Any = None, retain: bool = False) -> None:
         """Walk back from `ys`; the callbacks of attached values receive their cotangents."""
@@ -409,34 +410,6 @@ def call_back(
 def call_marker(marker: Callable[[], Any], walk: Walk) -> None:
     """Call what `on_backward` left at this point."""
     marker()
-
-
-def unshared(cotangents: list[Any], dys: Any) -> list[Any]:
-    """Return the cotangents with copies of what is read-only, or shared with another one or with `dys`.
-
-    Inside the walk two slots may share one array; what users get is theirs to change.
-    """
-    seen = {id(owner_of(dy)) for dy in tree.leaves(dys)} if dys is not None else set()
-    out = []
-    for cotangent in cotangents:
-        raw = cotangent.data if type(cotangent) is Array else cotangent
-        if type(raw) is np.ndarray:
-            base = id(raw if raw.base is None else owner_of(raw))
-            if base in seen or not raw.flags.writeable:
-                raw = raw.copy()
-                cotangent = raw if type(cotangent) is not Array else lifted(raw)  # noqa: PLW2901
-            else:
-                seen.add(base)
-        out.append(cotangent)
-    return out
-
-
-def owner_of(raw: Any) -> Any:
-    """Return the array that owns the memory of a view."""
-    raw = raw.data if type(raw) is Array else raw
-    while type(raw) is np.ndarray and raw.base is not None:
-        raw = raw.base
-    return raw
 
 
 def require_inexact(x: Any, what: str) -> None:

@@ -1,6 +1,7 @@
 """The guard of saved arrays: an array that a tape holds and NumPy has changed before backward gives an error.
 
-1. A tape holds arrays of its user where an operation saves an attached array, or an operand that it does not track.
+1. A tape holds arrays of its user where an operation saves an attached array, or an operand that it does not track, and
+   where a user's rule saves whatever it likes.
 2. `"sample"` remembers some of their elements (64 of a large array), once an array and tape; `"full"` remembers a
    checksum of every array that is saved, results of the tape's own operations included, and the line of each.
 3. The check stands before each walk. An array that has changed raises only where the walk would read it.
@@ -31,8 +32,9 @@ MODES = ("off", "sample", "full")
 COUNT = 64
 
 
-#: what a guard remembers of an array: a reference, its content, the operator that saved it, and where
-Saved = tuple[ref[np.ndarray[Any, Any]], Any, Operator, Spot | None]
+#: what a guard remembers of an array: a reference, its content, the name of the operator that saved it, and where; an
+#: operator may hold values of the tape, which would then hold itself
+Saved = tuple[ref[np.ndarray[Any, Any]], Any, str, Spot | None]
 
 
 class Guard:
@@ -52,7 +54,7 @@ class Guard:
     def note(self, array: Any, op: Operator) -> None:
         """Remember an array that an operation saves, the first time."""
         if id(array) not in self.saved and type(array) is np.ndarray and not array.dtype.hasobject:
-            self.saved[id(array)] = (ref(array), self.content_of(array), op, self.spots.spot())
+            self.saved[id(array)] = (ref(array), self.content_of(array), op.name, self.spots.spot())
 
     def look(self, value: Any, op: Operator, residual: Any) -> None:
         """Remember the array beneath a value that an operation takes in, where what is saved holds it."""
@@ -61,14 +63,18 @@ class Guard:
         if fresh and any(held is array for held in arrays_in(residual)):
             self.note(array, op)
 
+    def note_all(self, op: Operator, residual: Any) -> None:
+        """Remember all arrays in what is saved, as for a user's rule, which may save what is no operand."""
+        for array in arrays_in(residual):
+            self.note(array, op)
+
     def noting(self, general: Interpret, entries_of: Callable[[Any], Iterable[Entry]]) -> Interpret:
         """Return the function that interprets, and remembers all that the entries it makes have saved."""
 
         def interpret(op: Operator, values: tuple[Any, ...]) -> Any:
             out = general(op, values)
             for entry in entries_of(out):
-                for array in arrays_in(entry[2]):
-                    self.note(array, op)
+                self.note_all(op, entry[2])
             return out
 
         return interpret
@@ -77,14 +83,14 @@ class Guard:
         """Raise `SavedArrayError` where an array that these entries hold is not as it was."""
         content_of = self.content_of
         changed = [
-            (array, op, spot)
-            for reference, content, op, spot in self.saved.values()
+            (array, operator, spot)
+            for reference, content, operator, spot in self.saved.values()
             if (array := reference()) is not None and content_of(array) != content
         ]
-        for array, op, spot in changed:
+        for array, operator, spot in changed:
             for entry in entries:
                 if entry is not None and any(shares(array, held) for held in arrays_in(entry[2])):
-                    raise self.changed(array, op.name, site_of(spot), entry, tape)
+                    raise self.changed(array, operator, site_of(spot), entry, tape)
 
     def changed(self, array: Any, operator: str, site: Site | None, entry: Entry, tape: Any) -> SavedArrayError:
         """Make the error for an array that has changed."""

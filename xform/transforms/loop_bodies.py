@@ -11,7 +11,7 @@ from xform.programs.program import Equation, Literal, Program
 from xform.transforms.closure import suspended
 from xform.transforms.recorder import Trace
 
-__all__ = ["active_carries", "dependencies", "recorded"]
+__all__ = ["active_carries", "dependencies", "recorded", "varying"]
 
 
 def recorded(fun: Callable[[Trace, list[Any]], Sequence[Any]], avals: Iterable[Aval]) -> Program:

@@ -16,12 +16,11 @@ import attrs
 from xform.core.aval import Aval
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply
-from xform.ops.arithmetic import sub
 from xform.ops.create import zeros_like
 from xform.programs.holding import quiet
 from xform.programs.loop import COUNTER, Loop
 from xform.programs.loop_outputs import All, Count, Marks, Path, strong
-from xform.programs.loop_rewind import ELSEWHERE, Rewind, Shift
+from xform.programs.loop_rewind import ELSEWHERE, OffsetBy, Rewind
 from xform.programs.loop_trim import Trimmed, trimmed
 from xform.programs.program import Equation, Program, Variable
 from xform.transforms.batch import vmap
@@ -100,14 +99,16 @@ def from_marks(op: Loop, wanted: Mask, inexact: Mask, full: Backward, operands: 
             return (None,) * len(operands)
         everything = known | {("constant", n): x for n, x in enumerate(constants)}
         everything |= {("cotangent", n): t for n, t in enumerate(cotangents)}
-        used = set(back.loop.operands)
-        carries = [n for k, n in enumerate(back.carries) if k in used]
-        first = [begin(op, n, cotangents, 0 if op.reverse else rounds, starts[n]) for n in carries]
+        end = 0 if op.reverse else rounds
+        everything |= {
+            ("begin", k): begin(op, back.carries[k], cotangents, end, starts[back.carries[k]]) for k in begun(back)
+        }
         rewind = once(op, ("rewind", *key, op.checkpoint), lambda: rewind_of(op, back, replay))
-        rest = [everything[source] for source in sources_of(back) if source[0] != "path"]
+        first, others = sources_of(back)
+        rest = [everything[source] for source in (*first, *others) if source[0] != "path"]
         own = [everything[source] for source in replay.sources]
-        outs = apply(rewind, *[starts[n] for n in replay.states], *own, *marks, *first, *rest, rounds)
-        found = [outs[n] if made else first[carries.index(back.carries[n])] for made, n in back.loop.results]
+        outs = apply(rewind, *[starts[n] for n in replay.states], *own, *marks, *rest, rounds)
+        found = [outs[n] if made else everything["begin", n] for made, n in back.loop.results]
         at = back.results
         return tuple([found[at[n]] if n in at else None for n in range(len(operands))])
 
@@ -122,10 +123,17 @@ def once(op: Any, key: Any, make: Callable[[], Any]) -> Any:
     return found
 
 
-def sources_of(back: Backward) -> list[Source]:
-    """Return where the constants of the trimmed backward loop come from."""
-    count = len(back.carries)
-    return [back.sources[n - count] for n in back.loop.operands if n >= count]
+def begun(back: Backward) -> set[int]:
+    """Return the carries of the backward loop, in front of trimming, whose starts it takes or hands on."""
+    numbers = {*back.loop.operands, *[n for made, n in back.loop.results if not made]}
+    return {n for n in numbers if n < len(back.carries)}
+
+
+def sources_of(back: Backward) -> tuple[list[Source], list[Source]]:
+    """Return where carries and constants of the trimmed backward loop come from; a carry that stays is a constant."""
+    count, carries = len(back.carries), back.loop.loop.carries
+    found = [("begin", n) if n < count else back.sources[n - count] for n in back.loop.operands]
+    return found[:carries], found[carries:]
 
 
 # ------------------------------------------------------------------ what is run
@@ -178,7 +186,7 @@ def rewind_of(op: Loop, back: Backward, replay: Replay) -> Rewind:
     """Return the operator that meets the rounds in the other order."""
     assert op.checkpoint is not None  # noqa: S101
     short: Trimmed = back.loop
-    loop, sources = short.loop, sources_of(back)
+    loop, (_, sources) = short.loop, sources_of(back)
     reads = tuple([replay.states.index(n) if kind == "path" else ELSEWHERE for kind, n in sources])
     states = len(replay.states)
     walk = Loop(
@@ -199,29 +207,17 @@ def rewind_of(op: Loop, back: Backward, replay: Replay) -> Rewind:
 
 def shifted(body: Program, rows: frozenset[int] | set[int] = frozenset()) -> Program:
     """Return a body whose last input says where its counter begins; of the inputs `rows`, it reads one of a stack."""
-    avals = [
-        Aval((None, *aval.shape), aval.dtype) if n in rows else aval for n, aval in enumerate(body.in_avals)
-    ]
+    avals = [Aval((None, *aval.shape), aval.dtype) if n in rows else aval for n, aval in enumerate(body.in_avals)]
 
     def run(recorder: Trace, inputs: list[Any]) -> list[Any]:
         counter, *rest, base = inputs
         given = [apply(ROW, x, counter) if n in rows else x for n, x in enumerate(rest, 1)]
-        return body.run([apply(Shift(), counter, base), *given])
+        return body.run([apply(OffsetBy(), counter, base), *given])
 
     return recorded(run, [*avals, COUNTER])
 
 
 # ------------------------------------------------------------------ what it stands for
-
-
-def unfolded(op: Rewind, operands: Sequence[Any]) -> tuple[Any, ...]:
-    """Compute the same with loops that keep all states."""
-    starts, constants, _, carries, others, (count,) = op.split(operands)
-    walked = sub(count, 1)  # the state at the end is not needed
-    base = int(op.walk.reverse)
-    paths = apply(op.walk, *starts, *constants, base, walked)
-    back = once(op, "whole", lambda: attrs.evolve(op.back, outputs=op.outputs, derived={}))
-    return apply(back, *carries, *op.inputs(paths, others), 0, count)  # type: ignore[no-any-return]
 
 
 def apart(op: Rewind, operands: Sequence[Any], flags: Sequence[bool]) -> tuple[list[int], Callable[..., Any]]:
@@ -233,7 +229,7 @@ def apart(op: Rewind, operands: Sequence[Any], flags: Sequence[bool]) -> tuple[l
         full = list(operands)
         for n, x in zip(chosen, given, strict=True):
             full[n] = x
-        return unfolded(op, full)
+        return op.steps(tuple(full))
 
     return chosen, run
 

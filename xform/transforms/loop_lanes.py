@@ -228,7 +228,7 @@ class StoppingLanes(Lanes):
         constants = inputs[3 + count :] if self.asks else inputs[1 + count : -1]
         with Batch(self.size) as layer:
             self._live = batched(layer, live, 0)
-            feed = Feed(layer, self._live, argmax(live))
+            feed = Feed(layer, self._live, argmax(live) if self.size else None)
             xs = self.attached(layer, inputs[1 : 1 + count], self.carries)
             ks = self.attached(layer, constants, self.constants)
             fed = [feed(x) for x in xs]
@@ -270,8 +270,8 @@ class Feed:
         self.pick = pick
 
     def __call__(self, x: Any) -> Any:
-        """Return a batched value, with that of a live lane in the place of others."""
-        if not self.layer.owns(x):
+        """Return a batched value, with that of a live lane in the place of others; without lanes no round runs."""
+        if self.pick is None or not self.layer.owns(x):
             return x
         return where(self.live, x, stop_gradient(getitem(front(x.data, x.axis), self.pick)))
 

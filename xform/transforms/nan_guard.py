@@ -13,11 +13,12 @@ import numpy as np
 
 from xform.core.aval import aval_of
 from xform.core.backend import namespace_of
+from xform.core.bases import Observer
 from xform.core.errors import NanError
 from xform.core.operator import Operator
 from xform.core.place import Place, current
 from xform.core.source import describe
-from xform.core.stack import Observer, concrete
+from xform.core.stack import concrete
 from xform.programs.holding import HoldsPrograms
 
 __all__ = ["NanGuard", "Origin"]

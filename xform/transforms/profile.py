@@ -14,11 +14,12 @@ import numpy as np
 
 from xform.core.aval import aval_of
 from xform.core.backend import HOST_TYPES, namespace_of
+from xform.core.bases import Observer
 from xform.core.devices import backend_of
 from xform.core.errors import OperandTypeError, ShapeError
 from xform.core.operator import Operator
 from xform.core.place import Place, place
-from xform.core.stack import Observer, concrete
+from xform.core.stack import concrete
 from xform.core.value import Array
 from xform.ops.structural import PopScope, PushScope
 from xform.transforms.profile_report import Event, Row, chrome_events, html_of, rounds_of, rows_by, text_of

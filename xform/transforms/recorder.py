@@ -30,6 +30,7 @@ from xform.programs.program import (
     literal_or_none,
     too_large,
 )
+from xform.transforms.substitute import substituted
 
 __all__ = ["Trace", "TraceValue"]
 
@@ -132,9 +133,12 @@ class Trace(Transformation):
         if literal is not None:
             return literal
         if isinstance(value, Value) and value.owner is not None:
-            if all(level.layer is not value.owner for level in levels()):
-                raise escaped(op or Identity(), value)
             self.foreign = True
+            if all(level.layer is not value.owner for level in levels()):
+                found = substituted(value)
+                if found is value:
+                    raise escaped(op or Identity(), value)
+                return self.variable_of(found, op)
         return self._constant(value.data if type(value) is Array else value)
 
     def _constant(self, captured: Any) -> Constant:

@@ -163,10 +163,12 @@ def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901  (it hold
                 recording_tape.reset(outer)
         if kept is None:
             return out
-        if look is not None:
+        if look is not None and plan.builtin:
             for parent, each in zip(parents, operands, strict=True):
                 if parent is None or parent[1] == LEAF:
                     look(each, op, kept[1])
+        elif look is not None:
+            tape.guard.note_all(op, kept[1])
         if op.identity_like:
             return tracked(tape, out, own.entry)
         # a frame walk costs 500 ns: only where something below can see the line, or where a user's rule may raise

@@ -14,13 +14,15 @@ import numpy as np
 from xform import tree
 from xform.core.aval import aval_of
 from xform.core.backend import is_raw
-from xform.core.errors import OperandTypeError, ProgramError, XformError
+from xform.core.errors import OperandTypeError, ProgramError
 from xform.core.functions import require_function
+from xform.core.memory import unshared
 from xform.core.source import describe
 from xform.core.stack import BOTTOM, Level, cursor, levels
 from xform.core.transformed import Transformed, global_name
 from xform.core.value import Array, Value
 from xform.programs.call import Call
+from xform.programs.passes import require_level
 from xform.programs.program import Program
 from xform.transforms.calls import called
 from xform.transforms.excluded import DeferredTrace, Stretches
@@ -116,8 +118,6 @@ class Path(NamedTuple):
     program: Program
 
 
-#: errors of operations, after which the function itself says what comes of them: it may catch them
-FAILURES = (XformError, ArithmeticError, np.linalg.LinAlgError, Warning)
 _joining = threading.RLock()
 
 
@@ -164,19 +164,20 @@ class trace:  # noqa: N801  (a function by name in the field)
         capture: str = "constant",
         check: bool = False,
         max_paths: int = 16,
-        level: int = 2,
+        level: int = 0,
         engine: str = "numpy",
         threads: int | None = None,
         fallback: bool = False,
     ) -> None:
         require_function(fun, "trace")
+        require_level(level)
         functools.update_wrapper(self, fun)
         self.fun = fun
         self.static = Static(fun, static_argnums, static_argnames, f"trace of {label_of(fun)}")
         self.options = Options(guards, capture, check, max_paths)
         self.compiling = {"level": level, "engine": engine, "threads": threads, "fallback": fallback}
         self.programs: dict[Any, Kept] = {}
-        self.direct: dict[Any, tuple[Callable[..., Any], tree.Structure]] = {}
+        self.direct: dict[Any, tuple[Callable[..., Any], tree.Structure, bool]] = {}
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -192,11 +193,11 @@ class trace:  # noqa: N801  (a function by name in the field)
             signature = plain_signature(args)
             direct = self.direct.get(signature)
             if direct is not None:
-                run, structure = direct
+                run, structure, derived = direct
                 try:
-                    return tree.unflatten(structure, run(args))
-                except FAILURES:
-                    pass  # as in `_replay`, which does it again
+                    return tree.unflatten(structure, unshared(run(args), args) if derived else run(args))
+                except Exception:  # noqa: BLE001, S110  (as in `_replay`, which does it again)
+                    pass
         call = self._call(args, kwargs)
         kept = self.programs.get(call.key)
         keep = any(isinstance(leaf, Value) for leaf in call.leaves)
@@ -214,7 +215,7 @@ class trace:  # noqa: N801  (a function by name in the field)
         """Take the short way for arguments like these (W1: 30 of 180 us): one path, and nothing but NumPy."""
         call = None if paths.single is None else kept.calls.get(paths.single)
         if call is not None and call.is_plain and call.compiled is not None:
-            self.direct[signature] = call.compiled.run, call.program.out_structure
+            self.direct[signature] = call.compiled.run, call.program.out_structure, paths.derivative is not None
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         static, positions, values, named = self.static, [], [], {}
@@ -278,7 +279,7 @@ class trace:  # noqa: N801  (a function by name in the field)
                 elif kept.stretches is None:
                     kept.paths = recorder.paths(result, kept.paths)
                 self.programs[call.key] = kept
-        return tree.map(recorder.unwrap, outputs), recorder
+        return own(recorder, tree.map(recorder.unwrap, outputs), call.leaves), recorder
 
     def _replay(self, call: Arguments, kept: Kept, paths: Paths) -> Any:
         """Run the path that the values of this call take; record it if it is not known."""
@@ -289,8 +290,8 @@ class trace:  # noqa: N801  (a function by name in the field)
         try:
             found = paths.run(flat, functools.partial(kept.run, self.compiling))
             if not isinstance(found, Unknown):
-                return tree.unflatten(*found)
-        except FAILURES as error:
+                return tree.unflatten(found[0], found[1] if paths.derivative is None else unshared(found[1], flat))
+        except Exception as error:  # noqa: BLE001  (the function itself says what comes of it: it may catch it)
             failed = error
         for recorder, mark in zip(recorders, marks, strict=True):
             recorder.rewind(mark)
@@ -304,7 +305,7 @@ class trace:  # noqa: N801  (a function by name in the field)
         with DeferredTrace(self.what, stretches, self.options) as recorder:
             outputs = self._apply(call, recorder)
         leaves, structure = recorder.leaves_of(outputs, self.what)
-        return tree.unflatten(structure, [recorder.unwrap(leaf) for leaf in leaves])
+        return own(recorder, tree.unflatten(structure, [recorder.unwrap(leaf) for leaf in leaves]), call.leaves)
 
     # -------------------------------------------------------------- what is recorded
 
@@ -370,6 +371,14 @@ def plain_signature(args: tuple[Any, ...]) -> Any:
         else:
             return None
     return tuple(found)
+
+
+def own(recorder: Trace, out: Any, given: Sequence[Any]) -> Any:
+    """Return results each in memory of its own, as those of a derivative are, where one was recorded."""
+    if recorder.derivative is None:
+        return out
+    leaves, structure = tree.flatten(out)
+    return tree.unflatten(structure, unshared(leaves, given))
 
 
 def recorders_of(stack: list[Level]) -> list[Trace]:

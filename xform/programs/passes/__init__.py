@@ -8,25 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from xform.core.errors import ProgramError
 from xform.programs.passes.cleaning import drop_dead
 from xform.programs.passes.constants import folding
 from xform.programs.passes.draft import Rules, sweep
 from xform.programs.passes.groups import join_elementwise
-from xform.programs.passes.identities import exact, factored, finite
+from xform.programs.passes.identities import exact, factored, finite, rounded
 from xform.programs.passes.products import exactly, nearly
 from xform.programs.passes.steps import join_steps
 from xform.programs.passes.sums import join_sums
 from xform.programs.passes.views import views
 from xform.programs.program import Program
 
-__all__ = ["LEVELS", "PASSES", "RULES", "join_elementwise", "optimised", "simplify"]
+__all__ = ["LEVELS", "PASSES", "RULES", "join_elementwise", "optimised", "require_level", "simplify"]
 
-#: levels of optimisation: exact up to rounding; finite values in between; steps of unrolled loops together
-LEVELS = (0, 1, 2)
+#: levels of optimisation: the same up to rounding, NaN and infinities where they were; values in between are finite
+LEVELS = (0, 1)
 
 #: rules that rewrite equations one by one, and the level from which they apply
 RULES: tuple[tuple[int, Rules], ...] = (
-    (0, folding), (0, views), (0, exact), (0, exactly), (1, finite), (1, nearly), (2, factored)
+    (0, folding), (0, views), (0, exact), (0, rounded), (0, exactly), (0, nearly), (1, finite), (1, factored)
 )  # fmt: skip
 
 
@@ -47,17 +48,23 @@ def join_rounds(program: Program, level: int) -> Program:
     return program if joined is program else drop_dead(joined)
 
 
-#: passes in their order, and the level from which they apply
-PASSES: tuple[tuple[int, Callable[[Program, int], Program]], ...] = (
-    (0, lambda program, level: drop_dead(program)),
-    (0, simplify),
-    (1, join_terms),
-    (2, join_rounds),
-)
+#: passes in their order; the level says which rules they go by
+PASSES: tuple[Callable[[Program, int], Program], ...] = (
+    lambda program, level: drop_dead(program), simplify, join_terms, join_rounds
+)  # fmt: skip
 
 
-def optimised(program: Program, level: int = 2) -> Program:
+def require_level(level: int) -> None:
+    """Raise `ProgramError` for a level that there is not."""
+    if level not in LEVELS:
+        msg = f"level must be one of {', '.join(map(str, LEVELS))}, got {level!r}"
+        raise ProgramError(msg, level=level)
+
+
+def optimised(program: Program, level: int = 0) -> Program:
     """Return a program that computes the same by fewer operations.
+
+    Raises `ProgramError` for a level that there is not.
 
     >>> import numpy as np, xform as xf, xform.numpy as xnp
     >>> program = xf.make_program(lambda x: xnp.log(xnp.exp(x)) + x * 1.0)(np.ones(2))
@@ -66,7 +73,7 @@ def optimised(program: Program, level: int = 2) -> Program:
       e: float64[2] = Add(a, a)
       return e
     """
-    for at, each in PASSES:
-        if at <= level:
-            program = each(program, level)
+    require_level(level)
+    for each in PASSES:
+        program = each(program, level)
     return program

@@ -1,9 +1,10 @@
 """Algebraic identities.
 
-1. `exact` (level 0): the result is the same to the last bit, NaN, infinities and signs of zero included.
-2. `finite` (level 1): the result is the same, up to rounding, where all values in between are finite: `y / y` is 1,
-   `log(exp(x))` is `x`. Constants move together.
-3. `factored` (level 2): a form that costs as much, with a factor that does not depend on what a loop carries.
+1. `exact`: the result is the same to the last bit, NaN, infinities and signs of zero included.
+2. `rounded`: the same up to rounding, NaN and infinities included.
+3. `finite` (level 1): the same up to rounding where all values in between are finite: `y / y` is 1, `log(exp(x))` is
+   `x`. Constants move together.
+4. `factored` (level 1): the same, of as many operations, with a factor that does not depend on what a loop carries.
 
 Each rule is one line of algebra; a result of another shape or dtype than the original is not taken.
 """
@@ -27,9 +28,9 @@ from xform.programs.passes.constants import number_of
 from xform.programs.passes.draft import Draft, Inputs, Number, Operand, Rules, aval_at, is_row
 from xform.programs.program import Constant, Literal
 
-__all__ = ["exact", "factored", "finite"]
+__all__ = ["exact", "factored", "finite", "rounded"]
 
-exact, finite, factored = Rules(), Rules(), Rules()
+exact, rounded, finite, factored = Rules(), Rules(), Rules(), Rules()
 
 #: numbers of a smaller exponent have a reciprocal that is no subnormal number, in each precision
 EXPONENTS = {"f": 126, "d": 1022}
@@ -147,6 +148,34 @@ def div_exactly(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Opera
     return inverted(draft, op, inputs, aval) if power_of_two else None
 
 
+# ------------------------------------------------------------------ up to rounding
+
+
+@rounded.on(Pow, given=(Number,))
+def small_powers(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Operand | None:
+    """x**2, x**1, x**-1 without a power."""
+    x, power = inputs
+    number = number_of(draft, power)
+    if aval.dtype.kind != "f" or aval_at(x) != aval:
+        return None
+    if number == 1:
+        return x
+    return draft.apply({2: Square(), -1: Reciprocal()}[number], x) if number in (2, -1) else None
+
+
+@rounded.on(Sum, given=(BroadcastTo,))
+def sum_of_equal(draft: Draft, op: Sum, inputs: Inputs, aval: Aval) -> Operand | None:
+    """The sum of a number that was broadcast is a multiple of it."""
+    spread = draft.maker(inputs[0], BroadcastTo)
+    if spread is None or aval_at(spread.inputs[0]).shape or aval.dtype.kind not in "fc":
+        return None
+    count = math.prod(aval_at(inputs[0]).shape[axis] for axis in op.axis)  # type: ignore[misc]
+    if not count:  # a sum of nothing is 0, infinities times 0 are not
+        return None
+    total = draft.apply(Mul(), spread.inputs[0], Literal(float(count)))
+    return draft.apply(make_broadcast_to(aval.shape), total) if aval.shape else total
+
+
 # ------------------------------------------------------------------ up to rounding, where values are finite
 
 
@@ -252,27 +281,11 @@ def exp_of_log(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Operan
 
 
 @finite.on(Pow, given=(Number,))
-def small_powers(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Operand | None:
-    """x**2, x**1, x**0.5, x**-1 without a power."""
+def root(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Operand | None:
+    """x**0.5 is a square root; at -0 and -inf it is not."""
     x, power = inputs
-    number = number_of(draft, power)
-    if aval.dtype.kind != "f" or aval_at(x) != aval:
-        return None
-    if number == 1:
-        return x
-    cheap = {2: Square(), 0.5: Sqrt(), -1: Reciprocal()}.get(number)
-    return None if cheap is None else draft.apply(cheap, x)
-
-
-@finite.on(Sum, given=(BroadcastTo,))
-def sum_of_equal(draft: Draft, op: Sum, inputs: Inputs, aval: Aval) -> Operand | None:
-    """The sum of a number that was broadcast is a multiple of it."""
-    spread = draft.maker(inputs[0], BroadcastTo)
-    if spread is None or aval_at(spread.inputs[0]).shape or aval.dtype.kind not in "fc":
-        return None
-    count = math.prod(aval_at(inputs[0]).shape[axis] for axis in op.axis)  # type: ignore[misc]
-    total = draft.apply(Mul(), spread.inputs[0], Literal(float(count)))
-    return draft.apply(make_broadcast_to(aval.shape), total) if aval.shape else total
+    is_root = number_of(draft, power) == 0.5 and aval.dtype.kind == "f" and aval_at(x) == aval
+    return draft.apply(Sqrt(), x) if is_root else None
 
 
 @finite.on(ScatterAdd)

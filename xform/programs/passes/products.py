@@ -1,6 +1,6 @@
 """Contractions as matrix products: `dot` on two matrices is the cheapest that NumPy has.
 
-`exactly` (level 0) does what `np.tensordot` does at each call; `nearly` (level 1) adds up in another order than einsum.
+`exactly` does what `np.tensordot` does at each call; `nearly` adds up in another order than einsum.
 """
 
 from __future__ import annotations

@@ -46,9 +46,7 @@ def slide(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Operand | N
     makers = [draft.maker(operand, BroadcastTo) for operand in inputs]
     if not any(makers):
         return None
-    narrow = [
-        operand if made is None else made.inputs[0] for operand, made in zip(inputs, makers, strict=True)
-    ]
+    narrow = [operand if made is None else made.inputs[0] for operand, made in zip(inputs, makers, strict=True)]
     if broadcast_shapes(*[aval_at(operand).shape for operand in narrow]) == aval.shape:
         return draft.apply(op, *narrow)
     return draft.apply(make_broadcast_to(aval.shape), draft.apply(op, *narrow))
