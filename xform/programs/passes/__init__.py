@@ -22,12 +22,13 @@ from xform.programs.program import Program
 
 __all__ = ["LEVELS", "PASSES", "RULES", "join_elementwise", "optimised", "require_level", "simplify"]
 
-#: levels of optimisation: the same up to rounding, NaN and infinities where they were; values in between are finite
-LEVELS = (0, 1)
+#: levels of optimisation: the same up to rounding, NaN and infinities where they were; values in between are finite;
+#: products and sums in another order
+LEVELS = (0, 1, 2)
 
 #: rules that rewrite equations one by one, and the level from which they apply
 RULES: tuple[tuple[int, Rules], ...] = (
-    (0, folding), (0, views), (0, exact), (0, rounded), (0, exactly), (0, nearly), (1, finite), (1, factored)
+    (0, folding), (0, views), (0, exact), (0, rounded), (0, exactly), (0, nearly), (1, finite), (2, factored)
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@
 2. `rounded`: the same up to rounding, NaN and infinities included.
 3. `finite` (level 1): the same up to rounding where all values in between are finite: `y / y` is 1, `log(exp(x))` is
    `x`. Constants move together.
-4. `factored` (level 1): the same, of as many operations, with a factor that does not depend on what a loop carries.
+4. `factored` (level 2): the same, of as many operations, with a factor that does not depend on what a loop carries.
 
 Each rule is one line of algebra; a result of another shape or dtype than the original is not taken.
 """
