@@ -378,7 +378,6 @@ def test_all_passes_are_listed_with_levels():
         lambda x: np.broadcast_to(x[0], (0,)).sum() + np.broadcast_to(x[1], (5,)).sum() * x,
         lambda x: 1.0 / (x + 0.0) + 1.0 / -(x - x),
     ],
-    ids=str,
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_trace_keeps_nan_and_infinities(fun):
