@@ -11,10 +11,7 @@ import xform as xf
 import xform.numpy as xnp
 from xform.loops import fori_loop, scan, while_loop
 
-pytestmark = pytest.mark.sweep
-
-TRIPS = [0, 1, 2, 7, 100]
-trips = pytest.mark.parametrize("trips", TRIPS)
+trips = pytest.mark.parametrize("trips", [0, *[pytest.param(n, marks=pytest.mark.sweep) for n in (1, 2, 100)], 7])
 X = np.array([0.3, 0.8, 1.4])
 W = np.array([0.9, 0.5, 1.1])
 
@@ -93,7 +90,7 @@ SECOND = {
 }
 
 
-@pytest.mark.parametrize("trips", [0, 1, 2, 7, 100])
+@trips
 @pytest.mark.parametrize("second", SECOND.values(), ids=SECOND)
 def test_second_derivatives(second, trips):
     close(second(total(looped, trips))(X, W), second(total(unrolled, trips))(X, W), 1e-8)
@@ -117,7 +114,7 @@ def pushed(f):
 
 
 @pytest.mark.parametrize("modes", ["".join(modes) for modes in itertools.product("rf", repeat=3)])
-@pytest.mark.parametrize("trips", [0, 1, 2, 7])
+@pytest.mark.parametrize("trips", [2, *[pytest.param(n, marks=pytest.mark.sweep) for n in (0, 1, 7)]])
 def test_third_derivatives_in_all_modes(modes, trips):
     def scalar(loop):
         return lambda t: (loop(X * t, W + t, trips) ** 2).sum()
