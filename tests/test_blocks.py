@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import numpy as np
 import pytest
 
@@ -88,3 +91,17 @@ def test_groups_do_not_wait_for_themselves():
     assert compiled.source.count("def group") >= 2
     y = x[::-1] * 2.0
     np.testing.assert_allclose(compiled(y)[0], np.exp(y - y.max()) / np.exp(y - y.max()).sum() + y * 0.5)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own():
+    """It waited for those of its parent, for ever."""
+    traced = xf.trace(lambda x: np.sin(x) + 1.0, threads=2)
+    for _ in range(2):
+        traced(np.zeros(100_000))
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        os._exit(0 if np.all(traced(np.zeros(100_000)) == 1.0) else 1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -104,6 +104,13 @@ def test_list_shows_names_and_where_they_come_from(tmp_path):
     lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
     assert lines[0] == ["kind", "name", "from"]
     assert ["layer", "profile", "built-in"] in lines
+    assert ["engine", "numpy", "built-in"] in lines
+    assert {line[0] for line in lines[1:]} <= {"layer", "operator", "backend", "engine"}
+
+
+def test_version(tmp_path):
+    done = xform("--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"xform {xf.__version__}\n", "")
 
 
 @pytest.mark.parametrize(

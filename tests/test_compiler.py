@@ -231,6 +231,14 @@ def chain(length):
         return np.sum(y)
     return xf.make_program(xf.value_and_grad(fun))(np.ones(3))
 
+def products(length):
+    def fun(x):
+        y = x
+        for _ in range(length):
+            y = np.sin(y) * x + 0.5
+        return np.sum(y)
+    return xf.make_program(xf.value_and_grad(fun))(np.ones(10))
+
 def recurrence(length):
     def fun(w, x):
         y, total = x, 0.0
@@ -247,6 +255,14 @@ def large(length):
         return x
     return xf.make_program(fun)(np.ones(70_000))
 
+def views(length):
+    def fun(x):
+        outs = [x * 2.0]
+        for _ in range(3 * length):
+            outs.append(outs[-1].T)
+        return outs
+    return xf.make_program(fun)(np.ones((2, 2)))
+
 def calls(program):
     count = 0
     def profile(frame, event, argument):
@@ -257,7 +273,7 @@ def calls(program):
     sys.setprofile(None)
     return count
 
-make = {"chain": chain, "recurrence": recurrence, "large": large}[sys.argv[1]]
+make = globals()[sys.argv[1]]
 calls(make(20))  # fills caches
 for length in (40, 400):
     program = make(length)
@@ -265,7 +281,7 @@ for length in (40, 400):
 """
 
 
-@pytest.mark.parametrize("kind", ["chain", "recurrence", "large"])
+@pytest.mark.parametrize("kind", ["chain", "products", "recurrence", "large", "views"])
 def test_compile_time_is_linear_in_the_number_of_equations(kind):
     """Counted in function calls, not by the clock, in a process without the checks of typeguard."""
     root = Path(__file__).parent.parent

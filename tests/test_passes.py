@@ -392,3 +392,36 @@ def test_constants_of_a_final_program_are_arrays_or_numbers():
     final = optimised(xf.make_program(lambda x: x * np.ones(3) + np.float32(2.0))(x3))
     assert all(isinstance(each, Constant) for each in final.constants)
     assert all(isinstance(each.value, np.ndarray | np.generic) for each in final.constants)
+
+
+@pytest.mark.parametrize("turned", [lambda fun: fun, lambda fun: xf.grad(lambda x: fun(x).sum())], ids=["out", "grad"])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 3), (3, 1), (1, 1, 2), (1, 0)], ids=str)
+@pytest.mark.parametrize("axis", [None, 0, -1, ()], ids=str)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_sum_of_one_number_is_added_to_zero(shape, axis, turned):
+    """NumPy's sum of -0 alone is 0, whose reciprocal is another infinity."""
+    if shape == () and axis is not None and axis != ():
+        return
+    fun = turned(lambda x: 1.0 / np.sum(x, axis=axis) + 0.0 * x)
+    x = np.full(shape, -0.0)
+    np.testing.assert_array_equal(compile_program(xf.make_program(fun)(x))(x)[0], fun(x))
+
+
+@pytest.mark.parametrize("number", [-0.0, np.inf, complex(np.inf, 2.0), complex(-0.0, np.inf)], ids=str)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_sum_of_a_number_that_was_broadcast(number):
+    x = np.array(number)
+    out = compile_program(xf.make_program(lambda x: np.broadcast_to(x, (3,)).sum())(x))(x)[0]
+    np.testing.assert_array_equal(out, np.full(3, number).sum())
+    np.testing.assert_array_equal(np.signbit(out.real), np.signbit(np.full(3, number).sum().real))
+
+
+@pytest.mark.parametrize("have", [(1,), (1, 3), (2, 1, 3), (1, 1, 1), (2, 3)], ids=str)
+def test_a_cotangent_summed_to_a_shape_is_the_eager_one(have):
+    """To the sign of zero: along an axis of length 1 nothing is added."""
+    for to in {have[1:], (1,), (), have, (1, *have[1:])}:
+        gradient = xf.grad(lambda y, x: np.sum(y * x))
+        y, x = np.zeros(to), np.full(have, -0.0)
+        want, out = gradient(y, x), compile_program(xf.make_program(gradient)(y, x))(y, x)[0]
+        np.testing.assert_array_equal(np.signbit(out), np.signbit(want))
+        np.testing.assert_array_equal(np.signbit(ops.SumTo(to).evaluate(np, x)), np.signbit(want))

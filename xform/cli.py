@@ -57,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of all commands."""
     parser = argparse.ArgumentParser(prog="python -m xform", description=__doc__, allow_abbrev=False)
+    version = sys.modules["xform"].__version__  # nothing imports from the package itself, which exports all
+    parser.add_argument("--version", action="version", version=f"xform {version}")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, summary in (
         ("run", "run a script with layers around it"),
@@ -75,7 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
         )
         command.add_argument("script", help="the script")
         command.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
-    commands.add_parser("list", help="list layers, operators and backends, with the distribution of each")
+    commands.add_parser("list", help="list layers, backends, engines and operators of plugins, with where each is from")
     add_program_commands(commands.add_parser("program", help="look at a program that Program.save wrote"))
     return parser
 
@@ -250,7 +252,7 @@ def draw(program: Program, form: str | None, out: Path | None) -> None:
 
 
 def show() -> int:
-    """Print all that can be had by name."""
+    """Print what can be had by name; the operators of xform itself are the names in `xform.ops`."""
     rows = [("kind", "name", "from"), *listing()]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     for kind, name, source in rows:

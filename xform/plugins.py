@@ -1,7 +1,7 @@
-"""Layers, operators and backends by name: built-in ones, registered ones, and those of installed distributions.
+"""Layers, operators, backends and engines by name: built-in, registered, and of installed distributions.
 
 1. A name is looked up when it is asked for, never at import: first among the built-in, then the registered, then the
-   entry points of the groups `xform.transformations`, `xform.operators` and `xform.backends`.
+   entry points of the groups `xform.transformations`, `xform.operators`, `xform.backends` and `xform.engines`.
 2. A plugin that cannot be loaded raises `PluginError` naming its distribution, and harms no other.
 3. A layer class states `layer_api = 1`, the version of the layer API that it was written for; another one than
    `LAYER_API` is refused. A class that states none is taken as it is.
@@ -146,7 +146,8 @@ def register(name: str, kind: Callable[..., Transformation] | str) -> None:
 def transformations() -> dict[str, str]:
     """Return the names of all layers, and where each comes from; loads none of them.
 
-    >>> transformations()["grad"]
+    >>> import xform as xf
+    >>> xf.transformations()["grad"]
     'built-in'
     """
     return _transformations.names()
@@ -213,7 +214,21 @@ def operator(name: str) -> type[Operator]:
 
 
 def register_backend(name: str, target: Any) -> None:
-    """Make a backend known by name: an object, or `"module:attribute"` that is imported when asked for."""
+    """Make an array library known by name, so that `"name:device"` names its devices.
+
+    `target` is an instance of `xf.Backend`, or the text `"module:attribute"` that is imported when the name is asked
+    for. The entry-point group `xform.backends` does the same for an installed distribution. A registered name may be
+    given anew; raises `PluginError` for a built-in one.
+
+    >>> import numpy as np, xform as xf
+    >>> class Host(xf.Backend):  # NumPy under another name: a library of your own is named by its arrays
+    ...     name, namespace = "host", np
+    ...     def to_device(self, array, device):
+    ...         return np.array(array)
+    >>> xf.register_backend("host", Host())
+    >>> xf.device_put(np.ones(2), "host")
+    array([1., 1.])
+    """
     _backends.register(name, target)
     forget_backend(name)
 
@@ -229,7 +244,20 @@ def backend(name: str) -> Any:
 
 
 def register_engine(name: str, target: Any) -> None:
-    """Make an engine that computes programs known by name: an `xf.Engine`, or `"module:attribute"`."""
+    """Make an engine known by name, for `xf.compile_program(program, engine=name)` and `xf.trace(fun, engine=name)`.
+
+    `target` is an instance of `xf.Engine`, or the text `"module:attribute"` that is imported when the name is asked
+    for. The entry-point group `xform.engines` does the same for an installed distribution. A registered name may be
+    given anew; raises `PluginError` for a built-in one. What is no `xf.Engine` raises `EngineError` when it is used.
+
+    >>> import numpy as np, xform as xf
+    >>> class Interpreted(xf.Engine):
+    ...     def program(self, program, threads):
+    ...         return lambda *flat: program.run(flat)
+    >>> xf.register_engine("interpreted", Interpreted())
+    >>> xf.trace(np.sin, engine="interpreted")(np.zeros(2))
+    array([0., 0.])
+    """
     _engines.register(name, target)
 
 

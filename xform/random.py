@@ -24,10 +24,11 @@ from xform.core.backend import SCALAR_TYPES
 from xform.core.errors import DtypeError, OperandError, OperandTypeError, ShapeError
 from xform.core.stack import apply
 from xform.ops.arithmetic import add, mul, sub
+from xform.ops.axes import axis_of
 from xform.ops.broadcast import astype
 from xform.ops.draws import FOLD_IN, make_integers, make_normal, make_shuffle, make_split, make_uniform
 from xform.ops.gather import take, take_along_axis
-from xform.ops.shapes import axis_of, moveaxis, read_shape
+from xform.ops.shapes import moveaxis, read_shape
 from xform.ops.stacking import stack, unstack
 
 __all__ = ["fold_in", "key", "normal", "permutation", "randint", "split", "uniform"]
@@ -146,7 +147,7 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
     if isinstance(x, int | np.integer) and not isinstance(x, bool):
         return apply(make_shuffle(shape_from(x, "permutation: x")), key)
     shape = read_shape(x)
-    axis = axis_of("permutation", axis, len(shape))
+    axis = axis_of("permutation", axis, len(shape), x)
     if None in (shape if independent else shape[axis : axis + 1]):
         msg = f"random.permutation: the length of {x!r} along axis {axis} is not known before run time"
         raise ShapeError(msg, value=x)

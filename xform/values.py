@@ -259,7 +259,7 @@ def _write(shown: str, call: Method, args: Any, kwargs: dict[str, Any], written:
         what = "into a value" if into else "a value into an array (out=, or an augmented assignment such as a += v)"
         msg = (
             f"{shown} would write {what}, at {describe(user_site())}; nothing was written. Write a = a + v, "
-            "x = x.at[i].set(v), np.stack([...]), or fill out = xf.buffer(shape, dtype)"
+            "x = x.at[i].set(v), np.stack([...]), xnp.full(shape, v), or fill out = xf.buffer(shape, dtype)"
         )
         raise WriteError(msg, function=call)
     args, kwargs = tree.map(lambda leaf: apply(READ_ARRAY, leaf) if type(leaf) is Array else leaf, (args, kwargs))
@@ -373,7 +373,7 @@ def _reshape(self: Value, *shape: Any, **kwargs: Any) -> Any:
 
 
 def _flatten(self: Value, order: str = "C") -> Any:
-    return ops.ravel(self, order)
+    return _copy(ops.ravel(self, order))
 
 
 def _transpose(self: Value, *axes: Any) -> Any:
@@ -381,7 +381,8 @@ def _transpose(self: Value, *axes: Any) -> Any:
 
 
 def _copy(self: Value, order: str = "K") -> Value:
-    return self
+    aval = aval_of(self)
+    return self if aval.weak else ops.astype(self, aval.dtype)
 
 
 def install() -> None:

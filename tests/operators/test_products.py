@@ -84,6 +84,16 @@ def test_matmul_takes_no_scalar(scalar):
             ops.Matmul().infer(*map(aval_of, pair))
 
 
+@pytest.mark.parametrize("other", [(2,), (2, 2), (2, 2, 2), ()], ids=str)
+def test_lanes_of_a_batch_may_not_be_scalars_either(other):
+    """Of two operands without axes it multiplied the lanes with one another."""
+    y = np.ones(other)
+    for fun in (lambda x: x @ y, lambda x: y @ x, lambda x: x @ x):
+        for turned in (xf.vmap(fun), xf.vmap(xf.grad(lambda x, fun=fun: xnp.sum(fun(x))))):
+            with pytest.raises(ShapeError, match="no axes"):
+                turned(np.ones(2))
+
+
 def test_unknown_lengths():
     f = np.dtype("float64")
     assert ops.Matmul().infer(Aval((None, 3), f), Aval((3, 2), f)) == Aval((None, 2), f)

@@ -27,7 +27,8 @@ class Backend:
     standard alone, and are overridden where a library has better ways. Importing a backend must not import its library:
     `namespace` does.
 
-    >>> class Mine(Backend):
+    >>> import xform as xf
+    >>> class Mine(xf.Backend):
     ...     name = "array_api_strict"
     >>> Mine().is_available()
     True

@@ -42,10 +42,12 @@ __all__ = [
 class XformError(Exception):
     """Base of all errors that xform raises; keyword arguments become attributes.
 
-    >>> raise ShapeError("Matmul: shapes (2,) and (3,)", op="Matmul")
-    Traceback (most recent call last):
-    ...
-    xform.core.errors.ShapeError: Matmul: shapes (2,) and (3,)
+    >>> import numpy as np, xform as xf
+    >>> try:
+    ...     xf.array(np.ones(2)) @ np.ones(3)
+    ... except xf.XformError as error:
+    ...     print(type(error).__name__, isinstance(error, ValueError), error.op)
+    ShapeError True Matmul()
     """
 
     def __init__(self, message: str, **payload: Any) -> None:

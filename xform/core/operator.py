@@ -44,6 +44,8 @@ class Operator:
     kernel: ClassVar[Callable[..., Any] | None] = None
     #: takes operands that live on different devices (`DevicePut`)
     crosses_devices: ClassVar[bool] = False
+    #: of an operator that crosses devices and computes on the others: the operands that stay where they are
+    staying: ClassVar[range | None] = None
     #: how a tape records the operators of this class, made at first use and forgotten when their rule changes (an
     #: attribute, since a look-up by class costs 75 ns an operation more)
     plan: ClassVar[Any] = None

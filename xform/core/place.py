@@ -8,7 +8,7 @@ import attrs
 
 from xform.core.source import Site, user_site
 
-__all__ = ["FORWARD", "Place", "current", "current_place", "place"]
+__all__ = ["FORWARD", "Place", "current", "place"]
 
 
 @attrs.frozen(slots=True)
@@ -36,13 +36,13 @@ FORWARD = Place()
 
 place: ContextVar[Place] = ContextVar("xform place", default=FORWARD)
 
-current_place = place.get
-
 
 def current() -> Place:
     """Tell scopes, phase ("forward" or "backward"), line, loop and iteration of the current operation.
 
-    >>> current().phase
-    'forward'
+    >>> import xform as xf
+    >>> with xf.named_scope("layer1"):
+    ...     xf.current().scopes, xf.current().phase
+    (('layer1',), 'forward')
     """
     return place.get().located()

@@ -1,30 +1,28 @@
-"""Rule tables, and the forms in which one derivative is written once and serves both modes.
+"""The forms in which one derivative is written once and serves both modes; the tables are in `xform.core.tables`.
 
-1. A table maps operator classes to rules and knows three states: a rule; none on purpose, with the reason; missing.
-2. `partials(Op, fn, ...)` declares an elementwise operator: one function per operand, linear in its first argument `t`
+1. `partials(Op, fn, ...)` declares an elementwise operator: one function per operand, linear in its first argument `t`
    (a tangent or a cotangent). The names of its further arguments say what it needs, and so what a tape keeps: operands
    by their name in `evaluate`, `out` for the result, `op` for the operator.
-3. `linear(Op, transpose)` declares an operator that is linear in its operands.
-4. `bilinear(Op, left, right)` declares a product: linear in each of two operands.
-5. Everything else: `@vjp_rule(Op) def op_vjp(op, needed, *primals) -> (out, pullback)` and
+2. `linear(Op, transpose)` declares an operator that is linear in its operands.
+3. `bilinear(Op, left, right)` declares a product: linear in each of two operands.
+4. Everything else: `@vjp_rule(Op) def op_vjp(op, needed, *primals) -> (out, pullback)` and
    `@jvp_rule(Op) def op_jvp(op, primals, tangents) -> (out, out_tangent)`.
-6. One rule text serves raw arrays (where nothing stands below) and values (through `apply`).
-7. Rules never bake a shape that may be unknown: a `like` argument is an `Aval` where the shape is known, and the
+5. One rule text serves raw arrays (where nothing stands below) and values (through `apply`).
+6. Rules never bake a shape that may be unknown: a `like` argument is an `Aval` where the shape is known, and the
    operand itself where it is not.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 from xform.core.aval import Aval, aval_of, dtype_of
 from xform.core.backend import SCALAR_TYPES
-from xform.core.errors import MissingRuleError
 from xform.core.operator import Operator
 from xform.core.stack import apply
+from xform.core.tables import NoRule, OperatorClass, Rule, RuleTable, batch_rule, jvp_rule, vjp_rule
 from xform.core.value import Value
 
 __all__ = [
@@ -41,98 +39,6 @@ __all__ = [
     "partials",
     "vjp_rule",
 ]
-
-Rule = Callable[..., Any]
-OperatorClass = type[Operator]
-
-
-class NoRule:
-    """States that an operator has no rule on purpose, and why."""
-
-    __slots__ = ("why",)
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-
-    def __repr__(self) -> str:
-        return f"NoRule({self.why!r})"
-
-
-class Rules(dict[OperatorClass, Any]):
-    """Rules by operator class; setting or deleting one forgets the plan that a tape made of it."""
-
-    def __setitem__(self, kind: OperatorClass, rule: Any) -> None:
-        super().__setitem__(kind, rule)
-        kind.plan = None
-
-    def __delitem__(self, kind: OperatorClass) -> None:
-        super().__delitem__(kind)
-        kind.plan = None
-
-
-class RuleTable:
-    """Rules of one kind by operator class; a plugin's transformation owns a table of its own.
-
-    `missing="raise"` raises `MissingRuleError` for an operator without a rule; `"unwrap"` gives None, so that the layer
-    can pass the operation on with plain values.
-
-    >>> table = RuleTable("cost")
-    >>> @table(Operator)
-    ... def operator_cost(op, *avals): return 1
-    >>> table.state(Operator)
-    'rule'
-    """
-
-    def __init__(self, name: str, missing: str = "raise") -> None:
-        if missing not in ("raise", "unwrap"):
-            msg = f'missing must be "raise" or "unwrap", got {missing!r}'
-            raise ValueError(msg)
-        self.name = name
-        self.missing = missing
-        self.rules = Rules()
-
-    def __call__(self, *kinds: OperatorClass) -> Callable[[Rule], Rule]:
-        """Register the decorated function as the rule of these operator classes, in place of the one they had."""
-
-        def register(rule: Rule) -> Rule:
-            for kind in kinds:
-                self.rules[kind] = rule
-            return rule
-
-        return register
-
-    def none(self, *kinds: OperatorClass, why: str) -> None:
-        """State that these operators have no rule on purpose."""
-        for kind in kinds:
-            self.rules[kind] = NoRule(why)
-
-    def state(self, kind: OperatorClass) -> str:
-        """Return `"rule"`, `"none"` or `"missing"`."""
-        rule = self.rules.get(kind)
-        if rule is None:
-            return "missing"
-        return "none" if isinstance(rule, NoRule) else "rule"
-
-    def get(self, op: Operator) -> Any:
-        """Return the rule, a `NoRule`, or None where the table unwraps; raises `MissingRuleError`."""
-        rule = self.rules.get(type(op))
-        if rule is None and self.missing == "raise":
-            name = type(op).__name__
-            declare = " declare the operator with partials or linear," if self in (vjp_rule, jvp_rule) else ""
-            msg = (
-                f"{op!r} has no {self.name} rule; write one with @{self.name}_rule({name}),{declare} "
-                f"or say why there is none: {self.name}_rule.none({name}, why=...)"
-            )
-            raise MissingRuleError(msg, op=op, table=self)
-        return rule
-
-    def __repr__(self) -> str:
-        return f"RuleTable({self.name!r}, {len(self.rules)} rules)"
-
-
-vjp_rule = RuleTable("vjp")
-jvp_rule = RuleTable("jvp")
-batch_rule = RuleTable("batch")
 
 
 def like_of(value: Any) -> Any:
@@ -210,15 +116,7 @@ class Partials:
 
 
 class Linear:
-    """An operator that is linear in its operands; `transpose(op, cotangent, *likes)` -> one cotangent per operand.
-
-    With one operand the transpose returns that one cotangent. `linear_in` restricts to some operands, the others
-    (indices, conditions) are given to the transpose as they are, after the cotangent, and have no derivative.
-
-    An operator that picks elements of operand 0 may add its cotangent into one buffer instead of making a dense array:
-    `accumulate(op, buffer, cotangent, *others)` writes into a raw NumPy buffer, and `scatter([(op, cotangent, others),
-    ...], like)` is one operation for many of them.
-    """
+    """An operator that is linear in its operands, or in some of them; see `linear`."""
 
     __slots__ = ("accumulate", "kind", "linear_in", "scatter", "transpose")
 
@@ -274,11 +172,7 @@ class Linear:
 
 
 class Bilinear:
-    """A product of two operands: `left(op, cotangent, y, like_x)` and `right(op, cotangent, x, like_y)`.
-
-    `flat` is a short way for two NumPy matrices, where a tape need not keep `like`:
-    `(kernel(x, y), left(t, y), right(t, x))`.
-    """
+    """A product of two operands; see `bilinear`."""
 
     __slots__ = ("flat", "kind", "left", "right")
 
@@ -329,7 +223,7 @@ def partials(kind: OperatorClass, *functions: Rule | None, factors: tuple[Rule, 
     operands.
 
     >>> import xform as xf
-    >>> partials(xf.ops.Square, lambda t, x: 2.0 * t * x)
+    >>> xf.partials(xf.ops.Square, lambda t, x: 2.0 * t * x)
     """
     rule = Partials(kind, functions, factors)
     vjp_rule.rules[kind] = rule
@@ -344,14 +238,51 @@ def linear(
     accumulate: Rule | None = None,
     scatter: Rule | None = None,
 ) -> None:
-    """Declare both derivatives of an operator that is linear in its operands."""
+    """Declare both derivatives of an operator that is linear in its operands; the forward rule is the operator itself.
+
+    `transpose(op, cotangent, *operands)` gives the cotangent of the operand, or a tuple of them, one for each operand;
+    in the place of an operand that it is linear in stands its `Aval` (where the shape is known), which the tape keeps
+    instead of the array. `linear_in` names the operands by number where the others are constants, indices say; those
+    reach `transpose` as they are.
+
+    An operator that picks elements of operand 0 may add its cotangent into one buffer instead of making a dense array:
+    `accumulate(op, buffer, cotangent, *others)` writes into a raw NumPy buffer, and `scatter([(op, cotangent, others),
+    ...], like)` is one operation for many of them.
+
+    >>> import attrs, xform as xf
+    >>> @attrs.frozen
+    ... class Twice(xf.Operator):
+    ...     def infer(self, x):
+    ...         return x
+    ...     def evaluate(self, xp, x):
+    ...         return x + x
+    >>> xf.linear(Twice, lambda op, cotangent, x: xf.apply(op, cotangent))
+    >>> xf.grad(lambda x: xf.apply(Twice(), x))(3.0), xf.jvp(lambda x: xf.apply(Twice(), x), (3.0,), (1.0,))
+    (2.0, (6.0, 2.0))
+    """
     rule = Linear(kind, transpose, linear_in, accumulate, scatter)
     vjp_rule.rules[kind] = rule
     jvp_rule.rules[kind] = rule
 
 
 def bilinear(kind: OperatorClass, left: Rule, right: Rule, *, flat: tuple[Any, ...] | None = None) -> None:
-    """Declare both derivatives of a product; see `Bilinear`."""
+    """Declare both derivatives of a product, which is linear in each of two operands; the forward rule is Leibniz's.
+
+    `left(op, cotangent, y, like_x)` gives the cotangent of `x`, `right(op, cotangent, x, like_y)` that of `y`, each of
+    the shape of its `like`, an `Aval` (the operand itself where the shape is unknown). `flat` is a short way for two
+    NumPy matrices: `(kernel(x, y), left(t, y), right(t, x))`.
+
+    >>> import attrs, numpy as np, xform as xf
+    >>> @attrs.frozen
+    ... class Outer(xf.Operator):
+    ...     def infer(self, x, y):
+    ...         return xf.Aval((*x.shape, *y.shape), x.dtype)
+    ...     def evaluate(self, xp, x, y):
+    ...         return x[:, None] * y
+    >>> xf.bilinear(Outer, lambda op, t, y, like_x: t @ y, lambda op, t, x, like_y: x @ t)
+    >>> xf.grad(lambda x: xf.apply(Outer(), x, np.array([1.0, 2.0])).sum())(np.ones(3))
+    array([3., 3., 3.])
+    """
     rule = Bilinear(kind, left, right, flat=flat)
     vjp_rule.rules[kind] = rule
     jvp_rule.rules[kind] = rule

@@ -28,7 +28,7 @@ from xform.core.value import Value
 
 __all__ = [
     "BOTTOM", "EFFECTS", "Level", "Transformation", "apply", "carry", "concrete", "cursor", "is_watched", "makers",
-    "stack",
+    "on_empty_stack", "stack",
 ]  # fmt: skip
 
 __tracebackhide__ = hidden
@@ -235,6 +235,16 @@ def is_watched(level: Level | None = None) -> bool:
     return False
 
 
+def on_empty_stack(fun: Callable[..., Any], *args: Any) -> Any:
+    """Call a function on an empty stack."""
+    here = _get()
+    _set(BOTTOM)
+    try:
+        return fun(*args)
+    finally:
+        _set(here)
+
+
 def stack() -> tuple[Transformation, ...]:
     """Return the active layers, top first.
 
@@ -366,7 +376,7 @@ def concrete(value: Any) -> Any:
     """Peel a value to the raw array beneath, or give None where there is none (an abstract value).
 
     >>> import xform as xf
-    >>> concrete(xf.array(2.0))
+    >>> xf.concrete(xf.array(2.0))
     2.0
     """
     while isinstance(value, Value):

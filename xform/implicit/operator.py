@@ -14,12 +14,12 @@ from xform.core.backend import SCALAR_TYPES, is_raw
 from xform.core.errors import DtypeError, EscapedValueError, OperandTypeError, RuleError
 from xform.core.operator import Operator
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
-from xform.core.stack import Transformation, apply
+from xform.core.stack import Transformation, apply, on_empty_stack
 from xform.core.value import Array, Value
 from xform.implicit.systems import in_dtypes
 from xform.ops.arithmetic import neg
 from xform.ops.broadcast import astype
-from xform.transforms.closure import OPERAND, Closure, suspended, uncovered
+from xform.transforms.closure import OPERAND, Closure, uncovered
 from xform.transforms.forward import jvp
 from xform.transforms.recording import is_inexact
 from xform.transforms.reverse import vjp
@@ -59,7 +59,7 @@ class Root(Operator):
 
     def evaluate(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
         """Run the solver on an empty stack."""
-        return suspended(self._solved, arrays[: self.count], arrays[self.count :])  # type: ignore[no-any-return]
+        return on_empty_stack(self._solved, arrays[: self.count], arrays[self.count :])  # type: ignore[no-any-return]
 
     def _solved(self, xs: Leaves, params: Leaves) -> tuple[Any, ...]:
         found = self.problem.solved(xs, params)

@@ -28,6 +28,7 @@ from xform.programs.loop_outputs import All, Last, strong
 from xform.programs.loop_trim import Trimmed, trimmed
 from xform.programs.program import Literal, Program, Variable
 from xform.transforms import entering, loop_batch, loop_checkpoints, loop_forward  # noqa: F401  (the rules)
+from xform.transforms.operands import DECLARE
 from xform.transforms.recorder import Trace
 
 __all__ = [
@@ -85,7 +86,7 @@ class BodyTrace(Trace):
         try:
             return super()._read(op, value)
         except HostReadError as error:
-            raise HostReadError(f"{error}. {self.remedy}", **error.payload) from error
+            raise HostReadError(f"{error}. {self.remedy}", **error.payload) from None
 
     def round_program(self, outs: Sequence[Variable | Literal]) -> Program:
         """Return the program; its inputs are the counter, carries, given constants, and all that was captured."""
@@ -141,7 +142,8 @@ def flat_carry(init: Any, what: str) -> tuple[list[Any], tree.Structure]:
     for position, leaf in enumerate(leaves):
         if not (isinstance(leaf, Value) or is_raw(leaf)) or not is_numeric(aval_of(leaf).dtype):
             path = structure.paths()[position]
-            msg = f"{what}: the carry{path and f' {path}'} is {type(leaf).__name__}, no array of numbers: {leaf!r:.60}"
+            which = f"the carry{path and f' {path}'} is {type(leaf).__name__}, no array of numbers: {leaf!r:.60}"
+            msg = f"{what}: {which}; close over it; {DECLARE}"
             raise OperandTypeError(msg, value=leaf)
     return leaves, structure
 

@@ -222,7 +222,7 @@ def map(f: Callable[[Any], Any], xs: Any) -> Any:
     Arguments and errors are those of `scan`.
 
     >>> import numpy as np, xform as xf
-    >>> xf.loops.map(lambda x: x * x, np.array([1.0, 2.0, 3.0]))
+    >>> xf.map(lambda x: x * x, np.array([1.0, 2.0, 3.0]))
     array([1., 4., 9.])
     """
     require_function(f, "map: f")

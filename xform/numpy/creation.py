@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from xform.core.aval import aval_of
+from xform.core.aval import aval_of, shape_of
 from xform.core.backend import HOST_TYPES, SCALAR_TYPES, is_raw
 from xform.core.errors import OperandError, OperandTypeError, ShapeError
 from xform.core.stack import apply
@@ -17,7 +17,7 @@ from xform.ops.broadcast import astype, broadcast_like, broadcast_to
 from xform.ops.create import make_full_like
 from xform.ops.padding import pad
 from xform.ops.placement import device_put
-from xform.ops.shapes import expand_dims, moveaxis, ravel, reshape, shape_of
+from xform.ops.shapes import expand_dims, moveaxis, ravel, reshape
 from xform.ops.stacking import concatenate, holds_array, nested, split
 from xform.ops.structural import HostRead
 
@@ -64,7 +64,7 @@ def array(object: Any, dtype: Any = None, *, ndmin: int = 0, device: Any = None)
     >>> import xform as xf
     >>> xf.array([[1.0, 2.0], [3.0, 4.0]]).shape
     (2, 2)
-    >>> xf.grad(lambda x: array([[x, 1.0], [2.0, x]]).sum())(3.0)
+    >>> xf.grad(lambda x: xf.array([[x, 1.0], [2.0, x]]).sum())(3.0)
     2.0
     """
     out = object
@@ -92,18 +92,17 @@ def _from_data(data: Any, dtype: Any) -> Any:
 
 
 def asarray(object: Any, dtype: Any = None, *, copy: bool | None = None, device: Any = None) -> Any:
-    """Return data as an `Array`; with `copy=True`, of its own memory.
+    """Return data as an `Array`, a value as it is; with `copy=True`, of its own memory.
 
     >>> asarray([1, 2]).shape
     (2,)
     """
-    if copy and isinstance(object, np.ndarray):
-        object = object.copy()
-    return array(object, dtype, device=device)
+    has_memory = isinstance(object, np.ndarray | Value)
+    return array(object.copy() if copy and has_memory else object, dtype, device=device)
 
 
 def copy(a: Any, order: Any = "K", subok: bool = False) -> Any:
-    """Return an array of its own memory, as an `Array`; a value as it is, since values do not change.
+    """Return an array of its own memory, as an `Array`.
 
     >>> copy([1, 2]).shape
     (2,)

@@ -179,16 +179,15 @@ def summed_to(xp: Any, x: Any, shape: Shape) -> Any:
         x = xp.asarray(x)
     if x.shape == shape:
         return x
-    extra = x.ndim - len(shape)
-    axes = tuple(range(extra)) + tuple(
-        axis for axis, length in enumerate(shape, extra) if length == 1 and axis >= 0 and x.shape[axis] != 1
-    )
+    extra, have = x.ndim - len(shape), x.shape
+    axes = tuple([axis for axis in range(extra) if have[axis] != 1])  # no sum of one: 0 + -0 is 0
+    axes += tuple([axis for axis, length in enumerate(shape, extra) if length == 1 and axis >= 0 and have[axis] != 1])
+    keep = axes != tuple(range(extra))
     if axes:
-        keep = len(axes) > extra
         dtype = x.dtype
         x = _add(x, axes, native(dtype), None, keep) if xp is np else xp.sum(x, axis=axes, dtype=dtype, keepdims=keep)
-        if keep and extra > 0:
-            x = xp.reshape(x, x.shape[extra:])
+    if keep and extra > 0:
+        x = xp.reshape(x, x.shape[extra:])
     return x if x.shape == shape else xp.broadcast_to(x, shape)
 
 

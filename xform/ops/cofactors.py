@@ -17,9 +17,10 @@ import numpy as np
 from xform.core.aval import Aval, broadcast_shapes
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply
+from xform.ops.axes import ndim_of
 from xform.ops.base import Parameterless
 from xform.ops.linalg import linalg_dtype, square_shape, stack_batch
-from xform.ops.products import batched_matrix, rank
+from xform.ops.products import batched_matrix
 
 __all__ = ["Cofactor", "CofactorTangent", "cofactor"]
 
@@ -150,5 +151,5 @@ def cofactor_tangent_batch(
     op: CofactorTangent, size: int, values: tuple[Any, ...], axes: tuple[Any, ...]
 ) -> tuple[Any, int]:
     """Batch: one more batch axis, in front."""
-    ndim = max(rank(x) - (at is not None) for x, at in zip(values, axes, strict=True))
+    ndim = max(ndim_of(x) - (at is not None) for x, at in zip(values, axes, strict=True))
     return apply(op, *[batched_matrix(x, at, ndim, None) for x, at in zip(values, axes, strict=True)]), 0

@@ -15,16 +15,16 @@ from xform.core.aval import Aval, broadcast_shapes, result_dtype
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, jvp_rule, like_of, linear, settle, vjp_rule
 from xform.core.stack import apply
-from xform.ops import selection, shapes
+from xform.ops import shapes
+from xform.ops.axes import axis_of, ndim_of
 from xform.ops.broadcast import astype
 from xform.ops.reductions import (
     Batched,
     Reduction,
     cast_back,
+    chosen,
     make_sum,
-    ndim_of,
     numeric,
-    one_axis,
     reduce,
     reduction_batch,
     total_dtype,
@@ -351,7 +351,7 @@ def _accumulate(kind: type[OneAxis], x: Any, axis: Any, dtype: Any) -> Any:
     if axis is None or ndim == 0:
         x, ndim = (shapes.reshape(x, (-1,)) if ndim != 1 else x), 1
     make = make_cumsum if kind is CumSum else make_cumprod
-    out = apply(make(one_axis(0 if axis is None else axis, ndim, kind.__name__)), x)
+    out = apply(make(axis_of(kind.__name__, 0 if axis is None else axis, ndim, x)), x)
     return out if dtype is None else cast_back(out, dtype)
 
 
@@ -368,7 +368,7 @@ def prod(
     if dtype is not None:
         x = astype(x, dtype)
     if where is not None:
-        x = selection.where(where, x, 1)
+        x = chosen(where, x, 1)
     out = reduce(Prod, x, axis, keepdims)
     if initial is not None:
         out = out * initial

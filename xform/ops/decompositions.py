@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from xform.core.aval import Aval
+from xform.core.aval import Aval, shape_of
 from xform.core.errors import OperandError, ShapeError
 from xform.core.operator import Operator
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
@@ -23,7 +23,7 @@ from xform.ops.factorizations import adjoint, conjugated, product, reciprocal_ga
 from xform.ops.indexing import getitem
 from xform.ops.linalg import linalg_dtype, solve, stack_batch
 from xform.ops.products import matmul
-from xform.ops.shapes import expand_dims, matrix_transpose, read_shape, shape_of
+from xform.ops.shapes import expand_dims, matrix_transpose, read_shape
 from xform.ops.stacking import concatenate
 from xform.ops.triangular import diagonal, tril
 

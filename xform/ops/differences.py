@@ -11,13 +11,13 @@ from xform.core.backend import SCALAR_TYPES
 from xform.core.errors import ShapeError
 from xform.core.rules import like_of
 from xform.ops import shapes
+from xform.ops.axes import axis_of, ndim_of
 from xform.ops.broadcast import astype, broadcast_like
 from xform.ops.comparisons import not_equal
 from xform.ops.create import zeros_like
 from xform.ops.cumulative import cumsum, part_along
 from xform.ops.indexing import getitem
 from xform.ops.padding import pad
-from xform.ops.reductions import ndim_of, one_axis
 from xform.ops.reductions import sum as sum_
 from xform.ops.stacking import concatenate
 
@@ -36,7 +36,7 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     if ndim == 0 or n < 0:
         msg = f"diff: takes an array of at least one axis and n >= 0, got {aval_of(x)!r} and n={n}"
         raise ShapeError(msg, n=n)
-    at = one_axis(axis, ndim, "diff")
+    at = axis_of("diff", axis, ndim, x)
     if n and not (prepend is None and append is None):
         parts = [_edge(prepend, x, at), x, _edge(append, x, at)]
         x = concatenate([part for part in parts if part is not None], axis=at)
@@ -75,7 +75,7 @@ def cumulative_sum(x: Any, /, *, axis: Any = None, dtype: Any = None, include_in
     if not include_initial:
         return out
     widths = [(0, 0)] * ndim
-    widths[one_axis(0 if axis is None else axis, ndim, "cumulative_sum")] = (1, 0)
+    widths[axis_of("cumulative_sum", 0 if axis is None else axis, ndim, x)] = (1, 0)
     return pad(out, widths)
 
 
@@ -96,7 +96,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     np.float64(4.0)
     """
     ndim = ndim_of(y)
-    at = one_axis(axis, ndim, "trapezoid")
+    at = axis_of("trapezoid", axis, ndim, y)
     if x is None:
         step = dx
     elif ndim_of(x) == 1:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from xform.core.aval import shape_of
 from xform.core.errors import ShapeError
 from xform.ops.arithmetic import mul
+from xform.ops.axes import ndim_of
 from xform.ops.complexes import conj
 from xform.ops.flipping import roll
-from xform.ops.products import contract, matmul, rank
-from xform.ops.shapes import expand_dims, moveaxis, read_shape, reshape, shape_of, squeeze
+from xform.ops.products import contract, matmul
+from xform.ops.shapes import expand_dims, moveaxis, read_shape, reshape, squeeze
 
 __all__ = ["cross", "dot", "inner", "kron", "matvec", "multiply_outer", "outer", "vdot", "vecdot", "vecmat"]
 
@@ -21,7 +23,7 @@ def dot(a: Any, b: Any) -> Any:
     >>> dot(np.ones((2, 3)), np.ones((4, 3, 5))).shape
     (2, 4, 5)
     """
-    left, right = rank(a), rank(b)
+    left, right = ndim_of(a), ndim_of(b)
     if left == 0 or right == 0:
         return mul(a, b)
     if right == 1 or (left < 3 and right < 3):
@@ -36,7 +38,7 @@ def inner(a: Any, b: Any) -> Any:
     >>> inner(np.ones((2, 3)), np.ones((4, 3))).shape
     (2, 4)
     """
-    left, right = rank(a), rank(b)
+    left, right = ndim_of(a), ndim_of(b)
     if left == 0 or right == 0:
         return mul(a, b)
     if left == 1 and right == 1:
@@ -71,9 +73,9 @@ def kron(a: Any, b: Any) -> Any:
     >>> kron(np.ones((2, 3)), np.ones((4, 5))).shape
     (8, 15)
     """
-    ndim = max(rank(a), rank(b))
-    a = expand_dims(a, tuple(range(ndim - rank(a)))) if rank(a) < ndim else a
-    b = expand_dims(b, tuple(range(ndim - rank(b)))) if rank(b) < ndim else b
+    ndim = max(ndim_of(a), ndim_of(b))
+    a = expand_dims(a, tuple(range(ndim - ndim_of(a)))) if ndim_of(a) < ndim else a
+    b = expand_dims(b, tuple(range(ndim - ndim_of(b)))) if ndim_of(b) < ndim else b
     lengths = [-1 if n is None or m is None else n * m for n, m in zip(read_shape(a), read_shape(b), strict=True)]
     spread = mul(expand_dims(a, tuple(range(1, 2 * ndim, 2))), expand_dims(b, tuple(range(0, 2 * ndim, 2))))
     return reshape(spread, tuple(lengths))
@@ -118,7 +120,7 @@ def multiply_outer(a: Any, b: Any) -> Any:
     >>> multiply_outer(np.ones((2, 3)), np.ones(4)).shape
     (2, 3, 4)
     """
-    ndim = rank(b)
+    ndim = ndim_of(b)
     return mul(expand_dims(a, tuple(range(-ndim, 0))) if ndim else a, b)
 
 

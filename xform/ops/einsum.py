@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from xform.core.aval import Aval
+from xform.core.aval import Aval, shape_of
 from xform.core.errors import OperandError, ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, jvp_rule, like_of, settle, vjp_rule
@@ -26,7 +26,7 @@ from xform.core.stack import apply
 from xform.ops.broadcast import broadcast_like
 from xform.ops.create import ones_like
 from xform.ops.einsum_lowering import contract_all, embed
-from xform.ops.shapes import expand_dims, front, shape_of
+from xform.ops.shapes import expand_dims, front
 
 __all__ = ["Einsum", "einsum"]
 

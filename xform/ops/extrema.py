@@ -10,17 +10,17 @@ from xform.core.aval import Aval
 from xform.core.errors import ShapeError
 from xform.core.rules import batch_rule, jvp_rule, like_of, vjp_rule
 from xform.core.stack import BOTTOM, apply, cursor
-from xform.ops import selection, shapes
+from xform.ops import shapes
+from xform.ops.axes import axis_of, ndim_of
 from xform.ops.base import native
 from xform.ops.batching import align
 from xform.ops.reductions import (
     HALF,
     Batched,
     Reduction,
+    chosen,
     make_sum,
     narrowed,
-    ndim_of,
-    one_axis,
     reduce,
     reduced_shape,
     reduction,
@@ -207,7 +207,7 @@ def max(x: Any, axis: Any = None, keepdims: Any = False, *, initial: Any = None,
         except (TypeError, ValueError):  # said again below, with the operator's name
             pass
     if where is not None:
-        x = selection.where(where, x, _required(initial, "max"))
+        x = chosen(where, x, _required(initial, "max"))
     out = reduce(Max, x, axis, keepdims)
     return out if initial is None else maximum(out, initial)
 
@@ -226,7 +226,7 @@ def min(x: Any, axis: Any = None, keepdims: Any = False, *, initial: Any = None,
         except (TypeError, ValueError):  # said again below, with the operator's name
             pass
     if where is not None:
-        x = selection.where(where, x, _required(initial, "min"))
+        x = chosen(where, x, _required(initial, "min"))
     out = reduce(Min, x, axis, keepdims)
     return out if initial is None else minimum(out, initial)
 
@@ -263,10 +263,10 @@ def _search(kind: Any, x: Any, axis: Any, keepdims: Any) -> Any:
     ndim = ndim_of(x)
     if axis is None or ndim == 0:
         if ndim == 0 and axis is not None:
-            one_axis(axis, 1, kind.__name__)
+            axis_of(kind.__name__, axis, 1, x)
         out = apply(reduction(kind, 0, False, 1), shapes.reshape(x, (-1,)))
         return shapes.reshape(out, (1,) * ndim) if keepdims and ndim else out
-    return apply(reduction(kind, one_axis(axis, ndim, kind.__name__), bool(keepdims), ndim), x)
+    return apply(reduction(kind, axis_of(kind.__name__, axis, ndim, x), bool(keepdims), ndim), x)
 
 
 def ptp(x: Any, axis: Any = None, keepdims: Any = False) -> Any:

@@ -7,12 +7,13 @@ from typing import Any
 
 import attrs
 
-from xform.core.aval import Aval
+from xform.core.aval import Aval, shape_of
 from xform.core.errors import OperandError, ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, linear
 from xform.core.stack import apply
-from xform.ops.shapes import OverAxes, axes_of, axis_of, front, ravel, reshape_like, shape_of, swapaxes
+from xform.ops.axes import axes_of, axis_of
+from xform.ops.shapes import OverAxes, front, ravel, reshape_like, swapaxes
 
 __all__ = ["Flip", "Roll", "flip", "fliplr", "flipud", "roll", "rot90"]
 
@@ -76,7 +77,7 @@ def flip(x: Any, axis: Any = None) -> Any:
            [4, 3]])
     """
     ndim = len(shape_of(x))
-    axes = tuple(range(ndim)) if axis is None else tuple(sorted(axes_of("flip", axis, ndim)))
+    axes = tuple(range(ndim)) if axis is None else tuple(sorted(axes_of("flip", axis, ndim, x)))
     return apply(make_flip(axes), x)
 
 
@@ -125,7 +126,7 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Any:
     total_by_axis: dict[int, int] = {}
     ndim = len(shape_of(x))
     for each, by in zip(axes, shifts, strict=True):
-        place = axis_of("roll", each, ndim)
+        place = axis_of("roll", each, ndim, x)
         total_by_axis[place] = total_by_axis.get(place, 0) + operator.index(by)
     return apply(make_roll(tuple(total_by_axis.values()), tuple(total_by_axis)), x)
 
@@ -139,7 +140,7 @@ def rot90(x: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
            [1, 3]])
     """
     ndim = len(shape_of(x))
-    found = axes_of("rot90", tuple(axes), ndim)
+    found = axes_of("rot90", tuple(axes), ndim, x)
     if len(found) != 2:
         msg = f"rot90: needs two axes, got {found}"
         raise OperandError(msg)

@@ -9,12 +9,13 @@ from typing import Any
 import attrs
 import numpy as np
 
-from xform.core.aval import Aval, aval_of, broadcast_shapes, result_dtype
+from xform.core.aval import Aval, aval_of, broadcast_shapes, result_dtype, shape_of
 from xform.core.errors import DtypeError, IndexOperandError, OperandError, ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, linear, settle
 from xform.core.stack import apply
 from xform.core.value import Value
+from xform.ops.axes import axis_of
 from xform.ops.broadcast import astype, broadcast_to
 from xform.ops.index_batch import counted
 from xform.ops.index_layout import OPERAND, from_sequence
@@ -23,7 +24,7 @@ from xform.ops.positions import add_into
 from xform.ops.rounding import floor_divide, remainder
 from xform.ops.searching import nonzero
 from xform.ops.selection import clip, where
-from xform.ops.shapes import axis_of, expand_dims, front, lanes, ravel, read_shape, reshape, shape_of
+from xform.ops.shapes import expand_dims, front, lanes, ravel, read_shape, reshape
 from xform.ops.stacking import nested, sequence_of, stack
 
 __all__ = [
@@ -47,7 +48,7 @@ def take(x: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> 
     if axis is None:
         x, axis = ravel(x), 0
     ndim = len(shape_of(x))
-    axis = axis_of("take", axis, ndim)
+    axis = axis_of("take", axis, ndim, x)
     indices = from_sequence(indices, x) if isinstance(indices, list | tuple) else indices
     size = None if mode == "raise" else read_shape(x)[axis]
     return getitem(x, (*[slice(None)] * axis, within(indices, size, mode, "take")))
@@ -189,7 +190,7 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Any:
             msg = f"take_along_axis: with axis=None the indices must have one axis, not shape {shape_of(indices)}"
             raise ShapeError(msg)
         x, axis = ravel(x), 0
-    return apply(make_take_along(axis_of("take_along_axis", axis, len(shape_of(x)))), x, indices)
+    return apply(make_take_along(axis_of("take_along_axis", axis, len(shape_of(x)), x)), x, indices)
 
 
 # ------------------------------------------------------------------ choices

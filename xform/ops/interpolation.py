@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from xform.core.aval import shape_of
 from xform.core.errors import OperandError, ShapeError
 from xform.ops.gather import take
 from xform.ops.indexing import getitem
 from xform.ops.searching import searchsorted
 from xform.ops.selection import clip, where
-from xform.ops.shapes import shape_of
 
 __all__ = ["interp"]
 

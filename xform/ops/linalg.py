@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from xform.core.aval import Aval, aval_of, broadcast_shapes
+from xform.core.aval import Aval, aval_of, broadcast_shapes, shape_of
 from xform.core.errors import DtypeError, OperandError, ShapeError
 from xform.core.operator import Operator
 from xform.core.rules import batch_rule, jvp_rule, like_of, settle, vjp_rule
 from xform.core.stack import apply
+from xform.ops.axes import ndim_of
 from xform.ops.base import Parameterless
 from xform.ops.create import ones_like
-from xform.ops.products import batched_matrix, matmul, rank
-from xform.ops.shapes import expand_dims, front, matrix_transpose, moveaxis, shape_of, squeeze
+from xform.ops.products import batched_matrix, matmul
+from xform.ops.shapes import expand_dims, front, matrix_transpose, moveaxis, squeeze
 from xform.ops.triangular import tril, triu
 
 __all__ = ["Inv", "Solve", "inv", "matrix_power", "multi_dot", "solve"]
@@ -93,7 +94,7 @@ def solve(a: Any, b: Any) -> Any:
 def solve_vjp(op: Solve, needed: tuple[bool, ...], a: Any, b: Any) -> tuple[Any, Any]:
     """The cotangent of `b` solves with the transpose; that of `a` is its outer product with the solution."""
     out = apply(op, a, b)
-    vector = rank(b) == 1
+    vector = ndim_of(b) == 1
     like_a, like_b, kept = like_of(a), like_of(b), out if needed[0] else None
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
@@ -113,7 +114,7 @@ def solve_jvp(op: Solve, primals: tuple[Any, ...], tangents: tuple[Any, ...]) ->
     """`a dx = db - da x`."""
     (a, b), (tangent_a, tangent_b) = primals, tangents
     out = apply(op, a, b)
-    vector = rank(b) == 1
+    vector = ndim_of(b) == 1
     side = None if tangent_b is None else expand_dims(tangent_b, -1) if vector else tangent_b
     if tangent_a is not None:
         moved = matmul(tangent_a, expand_dims(out, -1) if vector else out)
@@ -128,12 +129,12 @@ def solve_jvp(op: Solve, primals: tuple[Any, ...], tangents: tuple[Any, ...]) ->
 def solve_batch(op: Solve, size: int, values: tuple[Any, ...], axes: tuple[Any, ...]) -> tuple[Any, int]:
     """Batch: one more batch axis; many vectors for one matrix are the columns of one right side."""
     (a, b), (at_a, at_b) = values, axes
-    vector = rank(b) - (at_b is not None) == 1
+    vector = ndim_of(b) - (at_b is not None) == 1
     if vector and at_b is None:
         return solve(front(a, at_a), b), 0
     if vector and at_a is None:
-        return solve(a, moveaxis(b, at_b, 1)), rank(a) - 1
-    ndim = max(rank(a) - (at_a is not None), rank(b) - (at_b is not None), 2)
+        return solve(a, moveaxis(b, at_b, 1)), ndim_of(a) - 1
+    ndim = max(ndim_of(a) - (at_a is not None), ndim_of(b) - (at_b is not None), 2)
     out = solve(batched_matrix(a, at_a, ndim, None), batched_matrix(b, at_b, ndim, -1 if vector else None))
     return squeeze(out, -1) if vector else out, 0
 
@@ -223,13 +224,13 @@ def multi_dot(arrays: Any) -> Any:
     if len(arrays) < 2:
         msg = f"multi_dot: expected two arrays or more, got {len(arrays)}"
         raise OperandError(msg)
-    head, tail = rank(arrays[0]) == 1, rank(arrays[-1]) == 1
+    head, tail = ndim_of(arrays[0]) == 1, ndim_of(arrays[-1]) == 1
     if head:
         arrays[0] = expand_dims(arrays[0], 0)
     if tail:
         arrays[-1] = expand_dims(arrays[-1], 1)
     for position, each in enumerate(arrays):
-        if rank(each) != 2:
+        if ndim_of(each) != 2:
             msg = f"multi_dot: operand {position} has shape {shape_of(each)}; only the ends may be vectors"
             raise ShapeError(msg, argument=position)
     out = _chained(arrays)

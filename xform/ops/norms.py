@@ -13,6 +13,7 @@ from xform.core.errors import OperandError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply
+from xform.ops.axes import axes_of, ndim_of
 from xform.ops.base import is_complex, native
 from xform.ops.broadcast import astype
 from xform.ops.complexes import abs as abs_
@@ -20,10 +21,9 @@ from xform.ops.complexes import conj, real, real_dtype, sign
 from xform.ops.decompositions import svdvals
 from xform.ops.extrema import max as max_
 from xform.ops.extrema import min as min_
-from xform.ops.products import rank
 from xform.ops.reductions import HALF, in_single, narrowed, reduced_shape, widened
 from xform.ops.reductions import sum as sum_
-from xform.ops.shapes import axes_of, expand_dims, front, moveaxis, squeeze
+from xform.ops.shapes import expand_dims, front, moveaxis, squeeze
 
 __all__ = ["VectorNorm", "matrix_norm", "norm", "vector_norm"]
 
@@ -123,10 +123,10 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     >>> norm(np.array([3.0, 4.0])), norm(np.array([[1.0, -2.0], [3.0, 4.0]]), 1)
     (np.float64(5.0), np.float64(6.0))
     """
-    ndim = rank(x)
+    ndim = ndim_of(x)
     if axis is None and ord is None:
         return _vector(floating(x), 2, tuple(range(ndim)), keepdims)
-    axes = tuple(range(ndim)) if axis is None else axes_of("norm", axis, ndim)
+    axes = tuple(range(ndim)) if axis is None else axes_of("norm", axis, ndim, x)
     if len(axes) == 1:
         return _vector(floating(x), ord, axes, keepdims)
     if len(axes) == 2:
@@ -141,8 +141,8 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: flo
     >>> vector_norm(np.ones((2, 2, 2)), axis=(0, 1))
     array([2., 2.])
     """
-    ndim = rank(x)
-    axes = tuple(range(ndim)) if axis is None else axes_of("vector_norm", axis, ndim)
+    ndim = ndim_of(x)
+    axes = tuple(range(ndim)) if axis is None else axes_of("vector_norm", axis, ndim, x)
     return _vector(floating(x), ord, axes, keepdims)
 
 
@@ -152,7 +152,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     >>> matrix_norm(np.ones((3, 2, 2)))
     array([2., 2., 2.])
     """
-    ndim = rank(x)
+    ndim = ndim_of(x)
     return _matrix(floating(x), ord, (ndim - 2, ndim - 1), keepdims)
 
 

@@ -10,16 +10,17 @@ from typing import Any
 import attrs
 import numpy as np
 
-from xform.core.aval import Aval, aval_of
+from xform.core.aval import Aval, aval_of, shape_of
 from xform.core.errors import OperandError, ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, jvp_rule, linear, vjp_rule
 from xform.core.stack import apply
+from xform.ops.axes import axis_of
 from xform.ops.broadcast import astype, broadcast_like
 from xform.ops.create import zeros_like
 from xform.ops.joining import make_concatenate, make_split
 from xform.ops.picking import gather, sum_back
-from xform.ops.shapes import axis_of, front, shape_of
+from xform.ops.shapes import front
 
 __all__ = ["Pad", "Unpad", "pad"]
 
@@ -162,7 +163,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any 
         msg = f"pad: mode={mode!r} is not supported; the modes are {', '.join(MODES)}"
         raise OperandError(msg, mode=mode)
     ndim = len(shape_of(x))
-    widths = widths_of(pad_width, ndim)
+    widths = widths_of(pad_width, ndim, x)
     if mode != "constant":
         return apply(make_pad(widths, mode), x)
     fills = pairs_of("constant_values", constant_values, ndim)
@@ -197,10 +198,10 @@ def padded_axis(x: Any, axis: int, width: tuple[int, int], fill: tuple[Any, Any]
     return x if len(parts) == 1 else apply(make_concatenate(axis), *parts)
 
 
-def widths_of(pad_width: Any, ndim: int) -> Widths:
+def widths_of(pad_width: Any, ndim: int, x: Any) -> Widths:
     """Return the widths as one pair per axis."""
     if isinstance(pad_width, dict):
-        by_axis = {axis_of("pad", axis, ndim): width for axis, width in pad_width.items()}
+        by_axis = {axis_of("pad", axis, ndim, x): width for axis, width in pad_width.items()}
         given = [pairs_of("pad_width", by_axis.get(axis, 0), 1)[0] for axis in range(ndim)]
     else:
         given = pairs_of("pad_width", pad_width, ndim)

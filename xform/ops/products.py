@@ -10,14 +10,15 @@ from typing import Any
 import attrs
 import numpy as np
 
-from xform.core.aval import Aval, broadcast_shapes
+from xform.core.aval import Aval, aval_of, broadcast_shapes
 from xform.core.errors import OperandError, ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, bilinear, settle
 from xform.core.stack import BOTTOM, apply, cursor
+from xform.ops.axes import axes_of, ndim_of
 from xform.ops.base import Parameterless, ufunc_dtype, ufuncs
 from xform.ops.einsum import LETTERS, make_einsum
-from xform.ops.shapes import expand_dims, front, matrix_transpose, moveaxis, shape_of, squeeze, transpose
+from xform.ops.shapes import expand_dims, front, matrix_transpose, moveaxis, squeeze, transpose
 
 __all__ = ["Matmul", "Tensordot", "matmul", "tensordot"]
 
@@ -84,7 +85,7 @@ def matmul_left(op: Matmul, t: Any, y: Any, x: Any) -> Any:
     """Return the cotangent of `x`, where `x` is an aval, or an operand of unknown shape."""
     if type(t) is _ndarray and type(y) is _ndarray and t.ndim == 2 and y.ndim == 2:
         return t.dot(y.T)
-    ndim, other = x.ndim, rank(y)
+    ndim, other = x.ndim, ndim_of(y)
     if other == 1:
         return t * y if ndim == 1 else expand_dims(t, -1) * y
     if ndim == 1 and other == 2:
@@ -99,7 +100,7 @@ def matmul_right(op: Matmul, t: Any, x: Any, y: Any) -> Any:
     """Return the cotangent of `y`, where `y` is an aval, or an operand of unknown shape."""
     if type(t) is _ndarray and type(x) is _ndarray and t.ndim == 2 and x.ndim == 2:
         return x.T.dot(t)
-    ndim, other = y.ndim, rank(x)
+    ndim, other = y.ndim, ndim_of(x)
     if other == 1:
         return t * x if ndim == 1 else expand_dims(x, -1) * expand_dims(t, -2)
     if ndim == 1 and other == 2:
@@ -124,11 +125,6 @@ bilinear(
 )
 
 
-def rank(x: Any) -> int:
-    """Return the number of axes of an array, a number or a value."""
-    return len(shape_of(x))
-
-
 def matmul(x: Any, y: Any, /) -> Any:
     """Matrix product, as `x @ y`: 1-D operands are vectors, axes before the last two broadcast.
 
@@ -150,7 +146,9 @@ def matmul(x: Any, y: Any, /) -> Any:
 def matmul_batch(op: Matmul, size: int, values: tuple[Any, ...], axes: tuple[int | None, ...]) -> tuple[Any, int]:
     """Batch: one more batch axis in front; vectors become matrices."""
     (x, y), (at_x, at_y) = values, axes
-    left, right = rank(x) - (at_x is not None), rank(y) - (at_y is not None)
+    left, right = ndim_of(x) - (at_x is not None), ndim_of(y) - (at_y is not None)
+    if not left or not right:  # the batch axis would be multiplied
+        op.infer(lane_aval(x, at_x), lane_aval(y, at_y))  # raises
     if at_y is None and right < 3:
         return matmul(front(x, at_x), y), 0  # type: ignore[arg-type]
     if at_x is None and right == 1:
@@ -165,13 +163,19 @@ def matmul_batch(op: Matmul, size: int, values: tuple[Any, ...], axes: tuple[int
     return squeeze(out, gone) if gone else out, 0
 
 
+def lane_aval(x: Any, at: int | None) -> Aval:
+    """Return the aval of one lane of an operand."""
+    aval = aval_of(x)
+    return aval if at is None else Aval((*aval.shape[:at], *aval.shape[at + 1 :]), aval.dtype)
+
+
 def batched_matrix(x: Any, at: int | None, ndim: int, missing: int | None) -> Any:
     """Return an operand with its batch axis in front (if any), then `ndim` axes, the last two a matrix."""
     if at is not None:
         x = moveaxis(x, at, 0)
     if missing is not None:
         x = expand_dims(x, missing)
-    lacking = ndim - rank(x) + (at is not None)
+    lacking = ndim - ndim_of(x) + (at is not None)
     return expand_dims(x, tuple(range(1, lacking + 1))) if at is not None and lacking > 0 else x
 
 
@@ -216,14 +220,14 @@ def arrange(x: Any, order: list[int]) -> Any:
 
 def tensordot_left(op: Tensordot, t: Any, y: Any, x: Any) -> Any:
     """Return the cotangent of `x`: contract what came from `y`, then put the axes back in order."""
-    free_x, free_y = free_axes(x.ndim, op.x_axes), free_axes(rank(y), op.y_axes)
+    free_x, free_y = free_axes(x.ndim, op.x_axes), free_axes(ndim_of(y), op.y_axes)
     out = contract(t, y, tuple(range(len(free_x), len(free_x) + len(free_y))), free_y)
     return arrange(out, [*free_x, *(op.x_axes[op.y_axes.index(j)] for j in sorted(op.y_axes))])
 
 
 def tensordot_right(op: Tensordot, t: Any, x: Any, y: Any) -> Any:
     """Return the cotangent of `y`: contract what came from `x`, then put the axes back in order."""
-    free_x, free_y = free_axes(rank(x), op.x_axes), free_axes(y.ndim, op.y_axes)
+    free_x, free_y = free_axes(ndim_of(x), op.x_axes), free_axes(y.ndim, op.y_axes)
     out = contract(x, t, free_x, tuple(range(len(free_x))))
     return arrange(out, [*(op.y_axes[op.x_axes.index(i)] for i in sorted(op.x_axes)), *free_y])
 
@@ -238,10 +242,10 @@ def tensordot_batch(op: Tensordot, size: int, values: tuple[Any, ...], axes: tup
     if at_y is None:
         return contract(moveaxis(x, at_x, 0), y, tuple(i + 1 for i in op.x_axes), op.y_axes), 0
     if at_x is None:
-        out_axis = rank(x) - len(op.x_axes)
+        out_axis = ndim_of(x) - len(op.x_axes)
         return contract(x, moveaxis(y, at_y, 0), op.x_axes, tuple(j + 1 for j in op.y_axes)), out_axis
-    left = list(LETTERS[1 : rank(x)])
-    right = list(LETTERS[rank(x) : rank(x) + rank(y) - 1])
+    left = list(LETTERS[1 : ndim_of(x)])
+    right = list(LETTERS[ndim_of(x) : ndim_of(x) + ndim_of(y) - 1])
     for i, j in zip(op.x_axes, op.y_axes, strict=True):
         right[j] = left[i]
     kept = [left[i] for i in free_axes(len(left), op.x_axes)] + [right[j] for j in free_axes(len(right), op.y_axes)]
@@ -262,7 +266,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     >>> tensordot(np.ones((2, 3, 4)), np.ones((4, 3)), axes=((1, 2), (1, 0))).shape
     (2,)
     """
-    left, right = rank(a), rank(b)
+    left, right = ndim_of(a), ndim_of(b)
     try:
         x_axes, y_axes = axes
     except TypeError:
@@ -270,8 +274,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
             msg = f"tensordot: axes={axes} of operands with {left} and {right} axes"
             raise ShapeError(msg, axes=axes) from None
         x_axes, y_axes = range(left - axes, left), range(axes)
-    x_axes = np.lib.array_utils.normalize_axis_tuple(x_axes if isinstance(x_axes, int) else tuple(x_axes), left)
-    y_axes = np.lib.array_utils.normalize_axis_tuple(y_axes if isinstance(y_axes, int) else tuple(y_axes), right)
+    x_axes = axes_of("tensordot", x_axes if isinstance(x_axes, int) else tuple(x_axes), left, a)
+    y_axes = axes_of("tensordot", y_axes if isinstance(y_axes, int) else tuple(y_axes), right, b)
     if len(x_axes) != len(y_axes):
         msg = f"tensordot: {len(x_axes)} axes of the first operand against {len(y_axes)} of the second"
         raise OperandError(msg, axes=axes)

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from xform.core.aval import broadcast_shapes
+from xform.core.aval import broadcast_shapes, shape_of
 from xform.core.errors import OperandError, ShapeError
+from xform.ops.axes import axis_of
 from xform.ops.broadcast import broadcast_like, broadcast_to
 from xform.ops.create import zeros_like
-from xform.ops.shapes import axis_of, expand_dims, moveaxis, shape_of
+from xform.ops.shapes import expand_dims, moveaxis
 
 __all__ = ["atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "meshgrid", "rollaxis"]
 
@@ -72,8 +73,8 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
     (5, 3, 4)
     """
     ndim = len(shape_of(a))
-    moved = axis_of("rollaxis", axis, ndim)
-    before = ndim if start == ndim else axis_of("rollaxis", start, ndim)
+    moved = axis_of("rollaxis", axis, ndim, a)
+    before = ndim if start == ndim else axis_of("rollaxis", start, ndim, a)
     return moveaxis(a, moved, before - (moved < before))
 
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import math
 from typing import Any, TypeVar
@@ -16,12 +17,12 @@ import attrs
 import numpy as np
 
 from xform.core.aval import Aval, aval_of, shape_of
-from xform.core.errors import IndexOperandError, OperandTypeError, ShapeError
+from xform.core.errors import ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, jvp_rule, linear, vjp_rule
 from xform.core.stack import BOTTOM, apply, cursor
-from xform.core.value import Value
 from xform.ops import selection, shapes
+from xform.ops.axes import ndim_of, reduced_axes
 from xform.ops.base import native
 from xform.ops.broadcast import astype, broadcast_like
 from xform.ops.create import ones_like
@@ -75,59 +76,10 @@ def reduced_shape(shape: tuple[int | None, ...], axis: Axes, keepdims: bool) -> 
     return tuple(n for i, n in enumerate(shape) if i not in axis)
 
 
-def normalized_axes(axis: Any, ndim: int, name: str = "reduction") -> Axes:
-    """Return the axes of a reduction, sorted and non-negative; raises an error that names the operator.
-
-    >>> normalized_axes(None, 2), normalized_axes(-1, 2), normalized_axes((1, 0), 2)
-    ((0, 1), (1,), (0, 1))
-    """
-    if axis is None:
-        return tuple(range(ndim))
-    if ndim == 0 and axis in (0, -1):  # NumPy's reductions take these of a number
-        return ()
-    if isinstance(axis, list):
-        msg = f"{name}: axis must be None, an int or a tuple of ints, got {axis!r}"
-        raise OperandTypeError(msg, axis=axis)
-    try:
-        return tuple(sorted(np.lib.array_utils.normalize_axis_tuple(axis, ndim)))
-    except np.exceptions.AxisError as error:
-        msg = f"{name}: axis {axis} is out of bounds for an array of {ndim} dimensions"
-        raise IndexOperandError(msg, axis=axis) from error
-    except ValueError as error:
-        msg = f"{name}: axis {axis} names one axis twice"
-        raise ShapeError(msg, axis=axis) from error
-    except TypeError as error:
-        msg = f"{name}: axis must be None, an int or a tuple of ints, got {axis!r}"
-        raise OperandTypeError(msg, axis=axis) from error
-
-
-def one_axis(axis: Any, ndim: int, name: str) -> int:
-    """Return one axis, non-negative; raises an error that names the operator.
-
-    >>> one_axis(-1, 2, "Sort")
-    1
-    """
-    try:
-        return int(np.lib.array_utils.normalize_axis_index(axis, ndim))
-    except np.exceptions.AxisError as error:
-        msg = f"{name}: axis {axis} is out of bounds for an array of {ndim} dimensions"
-        raise IndexOperandError(msg, axis=axis) from error
-    except TypeError as error:
-        msg = f"{name}: axis must be an int, got {axis!r}"
-        raise OperandTypeError(msg, axis=axis) from error
-
-
-def ndim_of(x: Any) -> int:
-    """Return the number of axes of anything that `apply` takes."""
-    while isinstance(x, Value) and x.aval is None:
-        x = x.data
-    return x.ndim if type(x) is _ndarray else len(aval_of(x).shape)
-
-
 @functools.lru_cache(maxsize=4096)
 def reduction(kind: Any, axis: Any, keepdims: Any, ndim: int) -> Any:
     """Make a reduction from a user's axis; the same for the same."""
-    return kind(normalized_axes(axis, ndim, kind.__name__), bool(keepdims))
+    return kind(reduced_axes(kind.__name__, axis, ndim), bool(keepdims))
 
 
 def reduce(kind: Any, x: Any, axis: Any, keepdims: Any) -> Any:
@@ -135,8 +87,10 @@ def reduce(kind: Any, x: Any, axis: Any, keepdims: Any) -> Any:
     ndim = ndim_of(x)
     try:
         op = reduction(kind, axis, keepdims, ndim)
-    except TypeError:  # what cannot be hashed is no axis either
-        op = reduction.__wrapped__(kind, axis, keepdims, ndim)
+    except (TypeError, ValueError):  # said again below, with the operand
+        op = None
+    if op is None:
+        op = kind(reduced_axes(kind.__name__, axis, ndim, x), bool(keepdims))
     return apply(op, x)
 
 
@@ -299,11 +253,27 @@ def sum(
     if dtype is not None:
         x = astype(x, dtype)
     if where is not None:
-        x = selection.where(where, x, 0)
+        x = chosen(where, x, 0)
     out = reduce(Sum, x, axis, keepdims)
     if initial is not None:
         out = out + initial
     return out if dtype is None else cast_back(out, dtype)
+
+
+def chosen(where: Any, x: Any, fill: Any) -> Any:
+    """Return `x`, with `fill` where `where` is false, as for a reduction of the rest.
+
+    Raises `ShapeError` where the mask has more elements than `x`, whose elements would count many times.
+
+    >>> chosen(np.array([True, False]), np.ones(2), 0)
+    array([1., 0.])
+    """
+    out = selection.where(where, x, fill)
+    have, want = shape_of(out), shape_of(x)
+    if len(have) != len(want) or not builtins.all(m in (n, None) or n is None for m, n in zip(have, want, strict=True)):
+        msg = f"where= is a mask over {aval_of(x)!r}, and does not broadcast to its shape: together they have {have}"
+        raise ShapeError(msg, shapes=(have, want))
+    return out
 
 
 def cast_back(out: Any, dtype: Any) -> Any:
@@ -336,8 +306,8 @@ def mean(x: Any, axis: Any = None, dtype: Any = None, keepdims: Any = False, *, 
 
 
 def _mean_where(x: Any, axis: Any, keepdims: Any, where: Any) -> Any:
-    chosen = selection.where(where, ones_like(x), 0)
-    return sum(selection.where(where, x, 0), axis, None, keepdims) / sum(chosen, axis, None, keepdims)
+    counted = chosen(where, ones_like(x), 0)
+    return sum(chosen(where, x, 0), axis, None, keepdims) / sum(counted, axis, None, keepdims)
 
 
 # ------------------------------------------------------------------ logical reductions, counts
@@ -403,7 +373,7 @@ def all(x: Any, axis: Any = None, keepdims: Any = False, *, where: Any = None) -
     >>> all(np.array([True, False]))
     np.False_
     """
-    return reduce(AllTrue, x if where is None else selection.where(where, x, True), axis, keepdims)
+    return reduce(AllTrue, x if where is None else chosen(where, x, True), axis, keepdims)
 
 
 def any(x: Any, axis: Any = None, keepdims: Any = False, *, where: Any = None) -> Any:
@@ -412,7 +382,7 @@ def any(x: Any, axis: Any = None, keepdims: Any = False, *, where: Any = None) -
     >>> any(np.array([True, False]))
     np.True_
     """
-    return reduce(AnyTrue, x if where is None else selection.where(where, x, False), axis, keepdims)
+    return reduce(AnyTrue, x if where is None else chosen(where, x, False), axis, keepdims)
 
 
 def count_nonzero(x: Any, axis: Any = None, *, keepdims: Any = False) -> Any:

@@ -10,12 +10,12 @@ from typing import Any
 import attrs
 import numpy as np
 
-from xform.core.aval import Aval, aval_of
-from xform.core.errors import IndexOperandError, OperandError, ShapeError
+from xform.core.aval import Aval, aval_of, shape_of
+from xform.core.errors import OperandError, ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, linear
 from xform.core.stack import BOTTOM, apply, cursor
-from xform.core.value import Array
+from xform.ops.axes import axes_of, axis_of
 from xform.ops.base import Parameterless
 from xform.ops.broadcast import make_lead
 
@@ -34,13 +34,6 @@ _get = cursor.get
 # ------------------------------------------------------------------ what all functions on axes share
 
 
-def shape_of(x: Any) -> Shape:
-    """Return the shape of anything that `apply` takes, without making an aval for NumPy arrays."""
-    if type(x) is Array:
-        x = x.data
-    return x.shape if type(x) is _ndarray else aval_of(x).shape
-
-
 def read_shape(x: Any) -> Shape:
     """Return the shape, for functions that cannot do without: what an abstract look does not tell is read by the host.
 
@@ -49,31 +42,6 @@ def read_shape(x: Any) -> Shape:
     """
     shape = shape_of(x)
     return x.shape if None in shape else shape
-
-
-def axis_of(name: str, axis: Any, ndim: int) -> int:
-    """Return one axis as a non-negative number; raises `IndexOperandError` naming the function and the axis."""
-    found = operator.index(axis)
-    if not -ndim <= found < ndim:
-        msg = f"{name}: axis {found} is out of bounds for an operand of {ndim} axes"
-        raise IndexOperandError(msg, axis=found, ndim=ndim)
-    return found % ndim
-
-
-def axes_of(name: str, axis: Any, ndim: int) -> Axes:
-    """Return one or several axes as distinct non-negative numbers, in the order given."""
-    if isinstance(axis, tuple | list):
-        return _axes(name, tuple([operator.index(each) for each in axis]), ndim)
-    return _axes(name, (operator.index(axis),), ndim)
-
-
-@functools.lru_cache(maxsize=1024)
-def _axes(name: str, given: Axes, ndim: int) -> Axes:
-    found = tuple(axis_of(name, each, ndim) for each in given)
-    if len(set(found)) != len(found):
-        msg = f"{name}: axis {given} names an axis twice"
-        raise OperandError(msg, axis=given)
-    return found
 
 
 def front(value: Any, axis: int) -> Any:
@@ -288,7 +256,7 @@ def transpose(x: Any, axes: Any = None) -> Any:
     ndim = len(shape_of(x))
     if axes is None:
         return apply(make_transpose(tuple(range(ndim))[::-1]), x)
-    found = axes_of("transpose", axes, ndim)
+    found = axes_of("transpose", axes, ndim, x)
     if len(found) != ndim:
         msg = f"transpose: axes {found} do not permute the {ndim} axes of the operand"
         raise OperandError(msg, axes=found)
@@ -318,7 +286,7 @@ def moveaxis(x: Any, source: Any, destination: Any) -> Any:
     (3, 4, 2)
     """
     ndim = len(shape_of(x))
-    source, destination = axes_of("moveaxis", source, ndim), axes_of("moveaxis", destination, ndim)
+    source, destination = axes_of("moveaxis", source, ndim, x), axes_of("moveaxis", destination, ndim, x)
     if len(source) != len(destination):
         msg = f"moveaxis: {len(source)} axes in source but {len(destination)} in destination"
         raise OperandError(msg)
@@ -341,7 +309,7 @@ def swapaxes(x: Any, axis1: Any, axis2: Any) -> Any:
     (4, 3, 2)
     """
     ndim = len(shape_of(x))
-    first, second = axis_of("swapaxes", axis1, ndim), axis_of("swapaxes", axis2, ndim)
+    first, second = axis_of("swapaxes", axis1, ndim, x), axis_of("swapaxes", axis2, ndim, x)
     order = list(range(ndim))
     order[first], order[second] = second, first
     return apply(make_transpose(tuple(order)), x)
@@ -418,7 +386,7 @@ def expand_dims(x: Any, axis: Any) -> Any:
     ((1, 3), (1, 3, 1))
     """
     count = len(axis) if isinstance(axis, tuple | list) else 1
-    axes = axes_of("expand_dims", axis, len(shape_of(x)) + count)
+    axes = axes_of("expand_dims", axis, len(shape_of(x)) + count, x)
     return apply(make_expand_dims(tuple(sorted(axes))), x)
 
 
@@ -429,7 +397,7 @@ def squeeze(x: Any, axis: Any = None) -> Any:
     ((3,), (1, 3))
     """
     if axis is not None:
-        return apply(make_squeeze(tuple(sorted(axes_of("squeeze", axis, len(shape_of(x)))))), x)
+        return apply(make_squeeze(tuple(sorted(axes_of("squeeze", axis, len(shape_of(x)), x)))), x)
     shape = read_shape(x)
     if None in shape:
         msg = f"squeeze: shape {shape} has lengths that are not known before run time; name the axes to drop"

@@ -12,10 +12,10 @@ from xform.core.operator import interned
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply
 from xform.ops import shapes
+from xform.ops.axes import axis_of, ndim_of
 from xform.ops.cumulative import OneAxis, along_batch
 from xform.ops.gather import take_along_axis
 from xform.ops.indexing import getitem
-from xform.ops.reductions import ndim_of, one_axis
 
 __all__ = ["Argsort", "Sort", "argsort", "sort", "top_k"]
 
@@ -111,7 +111,7 @@ def argsort(x: Any, axis: Any = -1, kind: Any = None, *, stable: Any = None, des
 def _sorted(make: Any, x: Any, axis: Any, descending: bool) -> Any:
     if axis is None:
         x, axis = shapes.reshape(x, (-1,)), 0
-    return apply(make(one_axis(axis, ndim_of(x), make.__wrapped__.__name__), bool(descending)), x)
+    return apply(make(axis_of(make.__wrapped__.__name__, axis, ndim_of(x), x), bool(descending)), x)
 
 
 def top_k(x: Any, k: int, axis: int = -1) -> tuple[Any, Any]:
@@ -123,7 +123,7 @@ def top_k(x: Any, k: int, axis: int = -1) -> tuple[Any, Any]:
     (array([3., 2.]), array([0, 2]))
     """
     ndim = ndim_of(x)
-    at = one_axis(axis, ndim, "top_k")
+    at = axis_of("top_k", axis, ndim, x)
     full = argsort(x, at, descending=True)
     have = full.shape[at]
     if k < 0 or (have is not None and k > have):

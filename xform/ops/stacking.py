@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from xform.core.aval import shape_of
 from xform.core.errors import OperandError, ShapeError
 from xform.core.stack import BOTTOM, apply, cursor
 from xform.core.value import Value
+from xform.ops.axes import axis_of
 from xform.ops.broadcast import astype
 from xform.ops.joining import make_concatenate, make_split, make_stack, make_unstack
 from xform.ops.ranks import atleast_1d, atleast_2d, atleast_3d
-from xform.ops.shapes import axis_of, expand_dims, ravel, read_shape, reshape, shape_of
+from xform.ops.shapes import expand_dims, ravel, read_shape, reshape
 
 __all__ = [
     "append",
@@ -97,7 +99,7 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     if ndim == 0:
         msg = "concatenate: operand 0 has no axes; use stack for scalars"
         raise ShapeError(msg)
-    out = apply(make_concatenate(axis_of("concatenate", axis, ndim)), *parts)
+    out = apply(make_concatenate(axis_of("concatenate", axis, ndim, parts[0])), *parts)
     return out if dtype is None else astype(out, dtype)
 
 
@@ -176,7 +178,7 @@ def stack(arrays: Any, axis: int = 0, dtype: Any = None) -> Any:
         except (TypeError, ValueError):  # said again below, in our words
             pass
     parts = sequence_of("stack", arrays)
-    axis = axis_of("stack", axis, len(shape_of(parts[0])) + 1)
+    axis = axis_of("stack", axis, len(shape_of(parts[0])) + 1, parts[0])
     out = apply(make_stack(axis), *parts)
     return out if dtype is None else astype(out, dtype)
 
@@ -188,7 +190,7 @@ def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
     3
     """
     shape = shape_of(x)
-    axis = axis_of("unstack", axis, len(shape))
+    axis = axis_of("unstack", axis, len(shape), x)
     return apply(make_unstack(axis), x) if shape[axis] != 0 else ()
 
 
@@ -289,7 +291,7 @@ def _split(name: str, x: Any, sections: Any, axis: int, *, even: bool, least: in
     if len(shape) < least:
         msg = f"{name}: the operand has shape {shape}; it needs {least} axes"
         raise ShapeError(msg)
-    axis = axis_of(name, axis, len(shape))
+    axis = axis_of(name, axis, len(shape), x)
     length = shape[axis]
     try:
         count = operator.index(sections)

@@ -14,6 +14,7 @@ from xform.core.errors import OperandError, ShapeError
 from xform.core.rules import batch_rule, jvp_rule, like_of, vjp_rule
 from xform.core.stack import apply
 from xform.ops import shapes
+from xform.ops.axes import axis_of, ndim_of, reduced_axes
 from xform.ops.base import native
 from xform.ops.broadcast import astype, broadcast_like
 from xform.ops.comparisons import not_equal
@@ -30,9 +31,6 @@ from xform.ops.reductions import (
     make_sum,
     mean,
     narrowed,
-    ndim_of,
-    normalized_axes,
-    one_axis,
     reduction_batch,
     whole,
     widened,
@@ -214,8 +212,12 @@ def _correction(name: str, ddof: float, correction: float | None) -> float:
 
 def _spread(kind: type[Spread], x: Any, axis: Any, dtype: Any, keepdims: Any, correction: float) -> Any:  # noqa: PLR0917
     if dtype is not None:
+        if np.dtype(dtype).kind not in "fc":
+            name = kind.__name__.lower()
+            msg = f"{name}: dtype={np.dtype(dtype)} would cut x to whole numbers; give a floating dtype"
+            raise OperandError(msg, dtype=np.dtype(dtype))
         x = astype(x, dtype)
-    axes = normalized_axes(axis, ndim_of(x), kind.__name__)
+    axes = reduced_axes(kind.__name__, axis, ndim_of(x), x)
     out = apply(kind(axes, bool(keepdims), correction), x)
     return out if dtype is None else cast_back(out, real(np.zeros((), dtype)).dtype)
 
@@ -232,10 +234,10 @@ def average(x: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = Fa
         return mean(x, axis, None, keepdims)
     shape, given = shapes.read_shape(x), shapes.read_shape(weights)
     if given != shape:
-        if len(given) != 1 or not isinstance(axis, int) or given[0] != shape[one_axis(axis, len(shape), "average")]:
+        if len(given) != 1 or not isinstance(axis, int) or given[0] != shape[axis_of("average", axis, len(shape), x)]:
             msg = f"average: weights of shape {given} do not fit an array of shape {shape} with axis={axis}"
             raise ShapeError(msg)
-        at = one_axis(axis, len(shape), "average")
+        at = axis_of("average", axis, len(shape), x)
         weights = shapes.reshape(weights, (1,) * at + (-1,) + (1,) * (len(shape) - at - 1))
         weights = broadcast_like(weights, like_of(x))
     dtype = result_dtype(aval_of(x), aval_of(weights))
@@ -265,7 +267,7 @@ def quantile(x: Any, q: Any, axis: Any = None, keepdims: Any = False) -> Any:
     """
     if aval_of(x).dtype.kind in "biu":
         x = astype(x, float)
-    axes = normalized_axes(axis, ndim_of(x), "quantile")
+    axes = reduced_axes("quantile", axis, ndim_of(x), x)
     ordered, length = _sorted_last(x, axes)
     points = np.asarray(q, float)
     if not ((points >= 0) & (points <= 1)).all():

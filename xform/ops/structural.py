@@ -189,8 +189,8 @@ _REMEDIES = {
     "or xf.buffer in place of a[i] = v",
     "complex": "complex(xf.stop_gradient(v)) for the number alone",
     "item": "xf.stop_gradient(v).item() for the number alone",
-    "asarray": "np.stack([...]) or xform.numpy.array([...]) to build arrays of values, np.asarray(xf.stop_gradient(v)) "
-    "for the numbers alone, x.at[i].set(v) or xf.buffer in place of a[i] = v",
+    "asarray": "np.stack([...]), xnp.array([...]) or xnp.full(shape, v) to build arrays of values (xnp: xform.numpy), "
+    "np.asarray(xf.stop_gradient(v)) for the numbers alone, x.at[i].set(v) or xf.buffer in place of a[i] = v",
     "to_numpy": "xf.to_numpy(xf.stop_gradient(v)) for the numbers alone",
 }
 
@@ -211,7 +211,8 @@ class HostRead(Operator):
         """A host read needs the data: an abstract value has none."""
         msg = (
             f"{self.kind}() of an abstract value {x!r} at {describe(user_site())}: it has no data. "
-            "Use xf.where(cond, a, b) in place of if, and xf.eval_shape or x.shape for sizes"
+            "Use xf.where(cond, a, b) or xf.cond(pred, true_fun, false_fun, x) in place of if, and xf.eval_shape or "
+            "x.shape for sizes"
         )
         raise HostReadError(msg, kind=self.kind)
 
@@ -273,7 +274,7 @@ def stop_gradient(x: Any) -> Any:
     >>> xf.grad(lambda x: x * xf.stop_gradient(x))(3.0)
     3.0
     """
-    if isinstance(x, Value):  # 3 us less
+    if isinstance(x, Value):  # without `tree.map`, 3 us less a call
         return apply(StopGradient(), x)
     return tree.map(lambda leaf: apply(StopGradient(), leaf), x)
 

@@ -9,16 +9,17 @@ from typing import Any
 import attrs
 import numpy as np
 
-from xform.core.aval import Aval
+from xform.core.aval import Aval, shape_of
 from xform.core.errors import OperandError, ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, linear
 from xform.core.stack import apply
+from xform.ops.axes import axis_of
 from xform.ops.base import native
 from xform.ops.broadcast import broadcast_like, sum_to_like
 from xform.ops.joining import merged_shape
 from xform.ops.picking import gather, sum_back
-from xform.ops.shapes import axis_of, expand_dims, front, ravel, shape_of
+from xform.ops.shapes import expand_dims, front, ravel
 
 __all__ = ["Fold", "Repeat", "RepeatEach", "SumEach", "Tile", "repeat", "tile"]
 
@@ -253,7 +254,7 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Any:
     if axis is None:
         x, axis = ravel(x), 0
     shape = shape_of(x)
-    axis = axis_of("repeat", axis, len(shape))
+    axis = axis_of("repeat", axis, len(shape), x)
     counts = counts_of("repeat", repeats)
     if len(counts) == 1:
         return apply(make_repeat(counts[0], axis), x)

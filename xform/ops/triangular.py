@@ -7,14 +7,15 @@ from typing import Any
 import attrs
 import numpy as np
 
-from xform.core.aval import Aval
+from xform.core.aval import Aval, shape_of
 from xform.core.errors import OperandError, ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, linear
 from xform.core.stack import apply
+from xform.ops.axes import axis_of
 from xform.ops.broadcast import astype, broadcast_to
 from xform.ops.reductions import sum as sum_of
-from xform.ops.shapes import axis_of, front, lanes, moveaxis, ravel, read_shape, shape_of
+from xform.ops.shapes import front, lanes, moveaxis, ravel, read_shape
 from xform.ops.stacking import nested
 
 __all__ = [
@@ -230,7 +231,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     array([1, 4])
     """
     ndim = len(shape_of(x))
-    first, second = axis_of("diagonal", axis1, ndim), axis_of("diagonal", axis2, ndim)
+    first, second = axis_of("diagonal", axis1, ndim, x), axis_of("diagonal", axis2, ndim, x)
     if first == second:
         msg = f"diagonal: axis1 and axis2 are both {first}"
         raise OperandError(msg)

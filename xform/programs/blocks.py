@@ -125,6 +125,10 @@ def threads(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, "xform-blocks")
 
 
+if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads, and would wait for them
+    os.register_at_fork(after_in_child=threads.cache_clear)
+
+
 def thread_count(given: int | None) -> int:
     """Return how many threads to use: as given, else as XFORM_NUM_THREADS says, else one.
 

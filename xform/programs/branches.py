@@ -15,15 +15,15 @@ from typing import Any
 
 import attrs
 
-from xform.core.aval import Aval, aval_of, result_dtype
+from xform.core.aval import Aval, result_dtype
 from xform.core.backend import HOST_TYPES
 from xform.core.errors import DtypeError, OperandError, ShapeError
-from xform.core.stack import BOTTOM, cursor
+from xform.core.stack import on_empty_stack
 from xform.ops.broadcast import cast
 from xform.programs.compiler import compile_program
 from xform.programs.holding import NOT_STORED, HoldsPrograms, Programs
 from xform.programs.loop import fits
-from xform.programs.program import Equation, Literal, Program, Variable
+from xform.programs.program import Equation, Program, Variable, aval_at
 
 __all__ = ["Switch", "common_aval", "with_avals"]
 
@@ -88,12 +88,7 @@ class Switch(HoldsPrograms):
 
     def evaluate(self, xp: Any, index: Any, *arrays: Any) -> tuple[Any, ...]:
         """Run the branch on raw arrays."""
-        here = cursor.get()
-        cursor.set(BOTTOM)
-        try:
-            return tuple(self._run(self.chosen(index), arrays))
-        finally:
-            cursor.set(here)
+        return tuple(on_empty_stack(self._run, self.chosen(index), arrays))
 
     def steps(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Run the branch operation by operation."""
@@ -139,7 +134,7 @@ def with_avals(program: Program, avals: Sequence[Aval]) -> Program:
     equations, outputs = list(program.equations), list(program.outputs)
     size = program.size
     for n, (out, aval) in enumerate(zip(outputs, avals, strict=True)):
-        have = aval_of(out.value) if isinstance(out, Literal) else out.aval
+        have = aval_at(out)
         if have.dtype == aval.dtype and have.weak == aval.weak:
             continue
         outputs[n] = Variable(size, Aval(have.shape, aval.dtype))

@@ -17,15 +17,20 @@ from xform.ops.reductions import Reduction
 from xform.programs.blocks import Blocks, thread_count
 from xform.programs.engines import NUMPY, Engine, find_engine
 from xform.programs.group import Group
-from xform.programs.kernels import aval_at
 from xform.programs.liveness import Trail, trails
 from xform.programs.passes import optimised
 from xform.programs.passes.groups import join_elementwise
-from xform.programs.program import Equation, Literal, Program, Variable, check_input, copied
+from xform.programs.program import Equation, Literal, Program, Variable, aval_at, check_input, copied
 from xform.programs.source import Source
-from xform.programs.unit import Unit
+from xform.programs.unit import Unit, run_units
 
 __all__ = ["Compiled", "compile_program"]
+
+#: what a caller of a compiled program has to write
+FLAT = (
+    "give raw arrays one by one, the leaves of the arguments in the order of xf.tree.leaves(args); containers and "
+    "values are for program(*args), or for xf.trace(fun), which compiles too"
+)
 
 
 class Compiled:
@@ -75,14 +80,15 @@ class Compiled:
     def checked(self, flat: Sequence[Any]) -> Any:
         """Run on flat inputs, checked against the program's; derivatives may share memory, as in a tape."""
         if len(flat) != len(self.program.inputs):
-            msg = f"the program takes {len(self.program.inputs)} inputs, got {len(flat)}"
+            msg = f"the compiled program takes {len(self.program.inputs)} inputs, got {len(flat)}: {FLAT}"
             raise ProgramError(msg, program=self.program)
         for position, (variable, value) in enumerate(zip(self.program.inputs, flat, strict=True)):
             aval = variable.aval
             if type(value) is np.ndarray and value.shape == aval.shape and value.dtype is aval.dtype:
                 continue
             if type(value) not in HOST_TYPES and not isinstance(value, np.ndarray):
-                msg = f"compiled programs take NumPy arrays and numbers; input {position} is {type(value).__name__}"
+                kind = type(value).__name__
+                msg = f"a compiled program takes NumPy arrays and numbers; input {position} is {kind}: {FLAT}"
                 raise OperandTypeError(msg, value=value)
             check_input(position, aval, value)
             if type(value) in SCALAR_TYPES and not aval.weak:
@@ -91,23 +97,7 @@ class Compiled:
 
     def run(self, flat: Sequence[Any]) -> Any:
         """Run on flat inputs that are known to have the program's shapes and dtypes."""
-        try:
-            return self.function(*flat)
-        except Exception as error:
-            explained = self._explained(error)
-            if explained is None:
-                raise
-            raise explained from error
-
-    def _explained(self, error: Exception) -> Exception | None:
-        """Tell where an error happened; return what the same operation raises outside of a program, if that differs."""
-        for unit in self._units:
-            found = unit.explained(error)
-            if found is not None:
-                equation, explained = found
-                error.add_note(f"in {equation.op!r} at {describe(equation.site)}")
-                return explained
-        return None
+        return run_units(self.function, self._units, flat)
 
 
 def returned(program: Program, final: Program, source: Source) -> list[str]:
@@ -187,13 +177,18 @@ def compile_program(
     At level 0 values are the same up to rounding, and NaN and infinities are where they were; at level 1 values in
     between are taken to be finite: `y / y` is 1, `log(exp(x))` is `x`; at level 2 products are done in another order.
     `threads` (default: XFORM_NUM_THREADS, or 1) run elementwise operations on large arrays.
-    Raises `EngineError` for an operation that the engine does not take, unless `fallback` lets NumPy compute it.
+    Raises `EngineError` for an operation that the engine does not take, unless `fallback` lets NumPy compute it, and
+    `OperandTypeError` for what is no Program.
 
-    >>> import xform as xf
-    >>> compiled = compile_program(xf.make_program(lambda x: x * 2.0)(np.ones(3)))
+    >>> import numpy as np, xform as xf
+    >>> compiled = xf.compile_program(xf.make_program(lambda x: x * 2.0)(np.ones(3)))
     >>> compiled(np.array([1.0, 2.0, 3.0]))
     [array([2., 4., 6.])]
     """
+    if not isinstance(program, Program):
+        kind = type(program).__name__
+        msg = f"compile_program takes a Program, got {kind}; write compile_program(xf.make_program(fun)(*args))"
+        raise OperandTypeError(msg, value=program)
     refuse(program)
     chosen = NUMPY if engine == "numpy" else find_engine(engine)
     count = thread_count(threads)

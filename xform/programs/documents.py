@@ -20,7 +20,7 @@ from xform.core.operator import Operator
 from xform.core.source import Site, describe
 from xform.programs.codec import Decoder, Encoder, parts, sequence_of
 from xform.programs.naming import decode_aval, dtype_text, encode_aval, wrong
-from xform.programs.program import Constant, Equation, Literal, Program, Variable, shortened
+from xform.programs.program import Constant, Equation, Literal, Program, Variable, aval_at, shortened
 
 __all__ = ["Reader", "Writer"]
 
@@ -251,7 +251,7 @@ class ProgramReader:
 def check_equation(equation: Equation) -> None:
     """Raise where an equation's results are not of the types that its operator gives for its operands."""
     op = equation.op
-    avals = [aval_of(each.value) if isinstance(each, Literal) else each.aval for each in equation.inputs]
+    avals = [aval_at(each) for each in equation.inputs]
     stored = tuple(variable.aval for variable in equation.outputs)
     at_line = f"at {describe(equation.site)}"
     try:

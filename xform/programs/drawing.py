@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from xform.core.aval import aval_of
 from xform.core.source import describe
 from xform.programs.parameters import programs_in
-from xform.programs.program import Constant, Equation, Literal, Program, Variable, letters, shortened
+from xform.programs.program import Constant, Equation, Literal, Program, Variable, aval_at, letters, shortened
 
 __all__ = ["LIMIT", "Box", "Node", "Sketch", "to_dot", "to_mermaid"]
 
@@ -88,7 +87,7 @@ class Sketch:
         paths = [""] * len(program.outputs) if program.out_structure is None else program.out_structure.paths()
         for out, path in zip(program.outputs, paths, strict=True):
             shown = repr(out) if isinstance(out, Literal) else letters(out.index)
-            aval = aval_of(out.value) if isinstance(out, Literal) else out.aval
+            aval = aval_at(out)
             end = self._node(box, "output", (f"return{path and f' {path}'}: {shown}", repr(aval)))
             self._edges([out], end, box, made)
 

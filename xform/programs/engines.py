@@ -31,8 +31,29 @@ __all__ = ["NUMPY", "Engine", "NumpyEngine", "find_engine"]
 
 
 class Engine:
-    """Base of engines; one of them overrides `group`, or `program`, or both."""
+    """Base of engines, which compute compiled programs; one of them overrides `group`, or `program`, or both.
 
+    1. `program(program, threads)` returns a function of the flat inputs that gives the list of flat outputs, or None.
+       An engine that takes whole programs needs no more.
+    2. Otherwise elementwise operations on arrays of one shape of `smallest` elements or more, which the engine `takes`,
+       are joined into groups, with sums and extrema over all elements where `totals` says so. `group(group, threads)`
+       returns a function of the inputs of `group.program`, and of one array for each output that has axes, which it
+       fills; the tuple of the other outputs is its result. NumPy computes what is in no group.
+    3. Inputs are NumPy arrays and numbers of the recorded shapes and dtypes. An operation that an engine does not take
+       raises `EngineError`, unless the caller says `fallback=True`.
+
+    >>> import numpy as np, xform as xf
+    >>> class Interpreted(xf.Engine):
+    ...     name = "interpreted"
+    ...     def program(self, program, threads):
+    ...         return lambda *flat: program.run(flat)
+    >>> xf.register_engine("interpreted", Interpreted())
+    >>> program = xf.make_program(lambda x: np.sin(x) * 2.0)(np.zeros(2))
+    >>> xf.compile_program(program, engine="interpreted")(np.zeros(2))
+    [array([0., 0.])]
+    """
+
+    #: in messages; the name that it is asked for by is the one it is registered under
     name = ""
     #: elements of a result from which elementwise operations form groups
     smallest = SMALLEST

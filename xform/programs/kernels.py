@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from xform.core.aval import Aval, aval_of
+from xform.core.aval import Aval
 from xform.core.operator import Operator
 from xform.ops.arithmetic import Add, Div, Mul, Neg, Sub
 from xform.ops.base import Elementwise, loop_dtypes
@@ -30,7 +30,7 @@ from xform.ops.selection import Share, Where
 from xform.ops.shapes import ExpandDims, Reshape, Squeeze, Transpose
 from xform.ops.structural import Identity, Name, StopGradient
 from xform.programs.group import Group
-from xform.programs.program import Equation, Literal, Variable
+from xform.programs.program import Equation, Literal, Variable, aval_at
 
 __all__ = ["Kernel", "Writer", "kernel_of", "written_by"]
 
@@ -78,11 +78,6 @@ class Kernel(NamedTuple):
 def operands(writer: Writer, equation: Equation) -> list[str]:
     """Return the texts of all operands."""
     return [writer.name(operand) for operand in equation.inputs]
-
-
-def aval_at(operand: Variable | Literal) -> Aval:
-    """Return the aval of an operand."""
-    return aval_of(operand.value) if isinstance(operand, Literal) else operand.aval
 
 
 def call(function: str, arguments: list[str], out: str | None) -> str:

@@ -63,27 +63,27 @@ class Trail:
 
 def trails(program: Program) -> list[Trail]:
     """Return for each output what it is a view of, for sure."""
-    maker = {out.index: equation for equation in program.equations for out in equation.outputs}
-    found = []
-    for each, reach in zip(program.outputs, roots(program), strict=True):
-        operand: Variable | Literal = each
-        ops: list[Operator] = []
-        equation = maker.get(index_of(operand))
-        while equation is not None and kernel_of(equation).view:
-            ops.append(equation.op)
-            operand = equation.inputs[0]
-            equation = maker.get(index_of(operand))
-        maker_of_root = None if equation is None else equation.op
-        trail = Trail(
-            index_of(operand),
-            maker_of_root,
-            reach,
-            made=ops[0] if ops else maker_of_root,
-            reshapes=sum(isinstance(op, Reshape) for op in ops),
-            spread=any(isinstance(op, BroadcastTo) for op in ops),
-        )
-        found.append(trail)
-    return found
+    known: dict[int, Trail] = {}
+    for equation in program.equations:
+        if kernel_of(equation).view:
+            before = trail_of(equation.inputs[0], known)
+            known[equation.outputs[0].index] = attrs.evolve(
+                before,
+                made=equation.op,
+                reshapes=before.reshapes + isinstance(equation.op, Reshape),
+                spread=before.spread or isinstance(equation.op, BroadcastTo),
+            )
+        else:
+            known |= {out.index: Trail(out.index, equation.op, made=equation.op) for out in equation.outputs}
+    return [
+        attrs.evolve(trail_of(out, known), reach=reach)
+        for out, reach in zip(program.outputs, roots(program), strict=True)
+    ]
+
+
+def trail_of(operand: Variable | Literal, known: dict[int, Trail]) -> Trail:
+    """Return what an operand is a view of: itself, where no equation makes it."""
+    return known.get(index_of(operand)) or Trail(index_of(operand))
 
 
 def index_of(operand: Variable | Literal) -> int:
@@ -96,15 +96,11 @@ def roots(program: Program) -> list[int]:
 
     Follows views, and what may return its first operand.
     """
-    maker = {out.index: equation for equation in program.equations for out in equation.outputs}
-    found = []
-    for each in program.outputs:
-        operand: Variable | Literal = each
-        while isinstance(operand, Variable) and operand.index in maker:
-            equation = maker[operand.index]
-            kernel = kernel_of(equation)
-            if not equation.inputs or (kernel.fresh and not kernel.view):
-                break
-            operand = equation.inputs[0]
-        found.append(index_of(operand))
-    return found
+    known: dict[int, int] = {}
+    for equation in program.equations:
+        kernel = kernel_of(equation)
+        if equation.inputs and (kernel.view or not kernel.fresh):
+            root = index_of(equation.inputs[0])
+            root = known.get(root, root)
+            known |= {out.index: root for out in equation.outputs}
+    return [known.get(index_of(out), index_of(out)) for out in program.outputs]

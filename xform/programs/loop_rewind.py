@@ -103,6 +103,12 @@ class Rewind(HoldsPrograms):
         )
         return attrs.evolve(self, walk=walk, back=back, derived=derived)
 
+    @property
+    def staying(self) -> range:  # type: ignore[override]
+        """The operands that a device leaves where they are: the marks."""
+        start = self.walk.carries + self.walk.constants - 1
+        return range(start, start + self.walk.carries)
+
     def split(self, operands: Sequence[Any]) -> list[list[Any]]:
         """Return first states, constants, marks, first carries, constants of `back`, and a list of the count."""
         states, others = self.walk.carries, self.reads.count(ELSEWHERE)

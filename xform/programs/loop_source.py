@@ -17,7 +17,6 @@ import attrs
 import numpy as np
 
 from xform.core.aval import Aval, is_static
-from xform.core.source import describe
 from xform.ops.base import Parameterless, constant
 from xform.ops.index_layout import OPERAND
 from xform.programs import loop_places as places
@@ -35,7 +34,7 @@ from xform.programs.passes import optimised
 from xform.programs.passes.groups import join_elementwise
 from xform.programs.program import Constant, Equation, Literal, Program, Variable
 from xform.programs.source import Source
-from xform.programs.unit import Unit
+from xform.programs.unit import Unit, run_units
 
 __all__ = ["LoopSource", "joint", "written_loop"]
 
@@ -143,25 +142,8 @@ class LoopSource:
 
     def __call__(self, loop: Any, operands: Sequence[Any]) -> tuple[Any, ...]:
         """Run a loop on raw operands."""
-        try:
-            if loop.counts:
-                return self.function(max(int(operands[-1]), 0), *operands[:-1])  # type: ignore[no-any-return]
-            return self.function(loop.length, *operands)  # type: ignore[no-any-return]
-        except Exception as error:
-            explained = self._explained(error)
-            if explained is None:
-                raise
-            raise explained from error
-
-    def _explained(self, error: Exception) -> Exception | None:
-        """Tell where an error happened; return what the same operation raises outside of a loop, if that differs."""
-        for unit in self._units:
-            found = unit.explained(error)
-            if found is not None:
-                equation, explained = found
-                error.add_note(f"in {equation.op!r} at {describe(equation.site)}")
-                return explained
-        return None
+        given = (max(int(operands[-1]), 0), *operands[:-1]) if loop.counts else (loop.length, *operands)
+        return run_units(self.function, self._units, given)  # type: ignore[no-any-return]
 
     def _group(self, group: Group) -> Any:
         found = NUMPY.group(group, thread_count(None))

@@ -18,7 +18,7 @@ from xform.core.memory import owner_of, unshared
 from xform.core.operator import Operator
 from xform.core.place import Place, place
 from xform.core.source import Site, describe
-from xform.core.stack import BOTTOM, apply, concrete, cursor, levels
+from xform.core.stack import BOTTOM, apply, concrete, cursor, levels, on_empty_stack
 from xform.core.value import Array, Value
 from xform.plugins import loaded
 
@@ -60,6 +60,11 @@ class Literal:
 
     def __repr__(self) -> str:
         return repr(self.value)
+
+
+def aval_at(operand: Variable | Literal) -> Aval:
+    """Return the aval of an operand or output."""
+    return aval_of(operand.value) if isinstance(operand, Literal) else operand.aval
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -153,7 +158,7 @@ class Program:
     @property
     def out_avals(self) -> tuple[Aval, ...]:
         """The avals of the flat outputs."""
-        return tuple(aval_of(out.value) if isinstance(out, Literal) else out.aval for out in self.outputs)
+        return tuple(map(aval_at, self.outputs))
 
     def __call__(self, *args: Any) -> Any:
         """Run through `apply`; takes and returns what the recorded function did."""
@@ -170,12 +175,7 @@ class Program:
 
     def eval(self, *args: Any) -> Any:
         """Run on raw arrays at the bottom, past all layers."""
-        here = cursor.get()
-        cursor.set(BOTTOM)
-        try:
-            return self(*args)
-        finally:
-            cursor.set(here)
+        return on_empty_stack(self, *args)
 
     def source(self, *, level: int = 0) -> str:
         """Return the NumPy source that the program compiles to.

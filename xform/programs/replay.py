@@ -14,7 +14,7 @@ from xform.core.bottom import evaluate
 from xform.core.devices import move, target, to_host
 from xform.core.errors import OperandError
 from xform.core.source import describe
-from xform.core.stack import BOTTOM, concrete, cursor
+from xform.core.stack import concrete, on_empty_stack
 from xform.ops.placement import DevicePut
 from xform.programs.program import Equation, Literal, Program, check_input
 
@@ -75,13 +75,12 @@ def replay_compare(
         raise OperandError(msg, program=program)
     for position, (variable, value) in enumerate(zip(program.inputs, flat, strict=True)):
         check_input(position, variable.aval, value)
-    here = cursor.get()
-    cursor.set(BOTTOM)
-    try:
+
+    def run() -> Divergence:
         first, *others = [Replay(program, flat, name) for name in devices]
         return compared(program, first, others, rtol)
-    finally:
-        cursor.set(here)
+
+    return on_empty_stack(run)  # type: ignore[no-any-return]
 
 
 def compared(program: Program, first: Replay, others: list[Replay], rtol: float | None) -> Divergence:

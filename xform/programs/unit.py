@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any
 
 from xform.core.bottom import explain
+from xform.core.source import describe
 from xform.programs.program import Equation, Literal
 from xform.programs.source import GIVE_BACK, Source
 
-__all__ = ["Unit"]
+__all__ = ["Unit", "run_units"]
 
 _numbers = itertools.count(1)
 
@@ -76,6 +77,31 @@ class Unit:
             return equation, None
         known = self._namespace | at.tb_frame.f_locals
         return equation, explain(equation.op, arrays_of(equation, names, known), error, equation.site)
+
+
+def run_units(function: Any, units: Sequence[Unit], arguments: Sequence[Any]) -> Any:
+    """Call a function that is made of units.
+
+    An error is told where it happened, and is what the same operation raises outside of a program.
+    """
+    try:
+        return function(*arguments)
+    except Exception as error:
+        explained = noted(error, units)
+        if explained is None:
+            raise
+        raise explained from error
+
+
+def noted(error: Exception, units: Sequence[Unit]) -> Exception | None:
+    """Note at an error of one of the units where it happened; return what stands for it, None if it passes as it is."""
+    for unit in units:
+        found = unit.explained(error)
+        if found is not None:
+            equation, explained = found
+            error.add_note(f"in {equation.op!r} at {describe(equation.site)}")
+            return explained
+    return None
 
 
 def arrays_of(equation: Equation, names: Sequence[str], known: dict[str, Any]) -> list[Any]:

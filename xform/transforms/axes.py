@@ -14,6 +14,7 @@ from xform.core.stack import BOTTOM, cursor
 from xform.core.value import Value
 from xform.layers import lifted
 from xform.ops.indexing import getitem
+from xform.transforms.operands import DECLARE
 
 __all__ = ["InAxes", "is_axis", "out_axes_for"]
 
@@ -49,7 +50,7 @@ class InAxes:
             if not (isinstance(leaf, Value) or is_raw(leaf)):
                 msg = (
                     f"{self.what}: {self.path(position)} is {type(leaf).__name__}, no array that could hold lanes; "
-                    "give its in_axes as None, or bind it with functools.partial"
+                    f"give its in_axes as None, or bind it with functools.partial; {DECLARE}"
                 )
                 raise OperandTypeError(msg, value=leaf)
             ndim = len(aval_of(leaf).shape)

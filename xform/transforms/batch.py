@@ -216,7 +216,7 @@ def _bind(layer: Batch, below: Level) -> Interpret:
                 raise MissingRuleError(msg, op=op, table=batch_rule)
             else:
                 found = rule(op, size, operands, tuple(axes))
-                if not rule.__module__.startswith("xform."):
+                if not (rule.__module__ or "").startswith("xform."):  # None in a namespace without a name
                     found = checked_batch(op, size, found)
         finally:
             _set(here)
@@ -251,10 +251,11 @@ def refuse_batched(op: Operator, value: BatchValue) -> Any:
         return value
     shown = "np.asarray or assignment into an array" if kind == "asarray" else f"{kind}()"
     remedy = {
-        "bool": "xnp.where(cond, a, b) in place of if",
+        "bool": "xnp.where(cond, a, b) or xf.cond(pred, true_fun, false_fun, x) in place of if",
         "index": "xnp.take(B, i) or xf.array(B)[i] to index a raw array B with it",
         "int": "xnp.take(B, i) or xf.array(B)[i] to index a raw array B with it, x.astype(int) for a cast",
-        "asarray": "np.stack([...]) or xnp.array([...]) to build arrays of values, x.at[i].set(v) in place of a[i] = v",
+        "asarray": "np.stack([...]), xnp.array([...]) or xnp.full(shape, v) to build arrays of values, "
+        "x.at[i].set(v) in place of a[i] = v",
     }.get(kind, "functions of xform.numpy in place of math.*, x.at[i].set(v) in place of a[i] = v")
     if kind == "asarray" and value.aval.dtype.kind in "iu":
         remedy += ", xnp.take(B, i) or xf.array(B)[i] to index a raw array B with it"

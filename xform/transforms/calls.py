@@ -16,7 +16,7 @@ from typing import Any
 from xform.core.aval import Aval
 from xform.core.backend import HOST_TYPES
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
-from xform.core.stack import BOTTOM, apply, cursor, levels
+from xform.core.stack import BOTTOM, apply, cursor, levels, on_empty_stack
 from xform.core.value import Array
 from xform.programs.call import Call
 from xform.programs.program import Literal, Program, Variable
@@ -187,10 +187,5 @@ def derive(op: Call, key: Any, fun: Callable[..., Any], avals: Sequence[Aval]) -
 def once(op: Call, key: Any, make: Callable[[], Any]) -> Any:
     """Return what was derived for a key; `make()` runs on an empty stack."""
     if key not in op.derived:
-        here = cursor.get()
-        cursor.set(BOTTOM)
-        try:
-            op.derived[key] = make()
-        finally:
-            cursor.set(here)
+        op.derived[key] = on_empty_stack(make)
     return op.derived[key]

@@ -19,7 +19,7 @@ import attrs
 from xform import tree
 from xform.core.aval import aval_of, shape_of
 from xform.core.errors import OperandError, XformError
-from xform.core.stack import BOTTOM, Transformation, cursor, levels
+from xform.core.stack import Transformation, cursor, levels, on_empty_stack
 from xform.core.value import Array, Value
 from xform.layers import lifted, lifted_argument
 from xform.transforms.batch import BatchValue
@@ -29,7 +29,7 @@ from xform.transforms.recorder import Trace
 from xform.transforms.recording import is_foreign
 from xform.transforms.substitute import Substitute, is_captured
 
-__all__ = ["Closure", "run_under", "suspended", "uncovered"]
+__all__ = ["Closure", "run_under", "uncovered"]
 
 _get = cursor.get
 _set = cursor.set
@@ -41,16 +41,6 @@ def run_under(layers: Sequence[Transformation], fun: Callable[..., Any], *args: 
     for layer in reversed(layers):
         level = layer.place_on(level)
     _set(level)
-    try:
-        return fun(*args)
-    finally:
-        _set(here)
-
-
-def suspended(fun: Callable[..., Any], *args: Any) -> Any:
-    """Call a function on an empty stack."""
-    here = _get()
-    _set(BOTTOM)
     try:
         return fun(*args)
     finally:
@@ -136,10 +126,10 @@ class Closure:
         around = tuple([layer for layer in layers if layer.effect in ("faithful", "rewrites")])
         found: dict[int, Value] = {}
         try:
-            suspended(self._look, found, stand_in, around, xs, params)
+            on_empty_stack(self._look, found, stand_in, around, xs, params)
         except NoStandInError:
             with_trace = functools.partial(self._look_abstractly, found, around, xs, params)
-            suspended(with_trace)
+            on_empty_stack(with_trace)
         return attrs.evolve(self, captured=tuple(found.values()))
 
     def _look(

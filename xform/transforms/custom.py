@@ -180,8 +180,9 @@ def custom_vjp(
     """Return a function whose reverse rule is the user's: `f.defvjp(fwd, bwd)`; `f.defjvp(rule)` adds a forward rule.
 
     `fwd(*args) -> (out, residuals)`, and `bwd(residuals, cotangent)` returns a tuple with one cotangent, or None, per
-    argument. `nondiff_argnums` names arguments that are no arrays. Forward mode of a function without a forward rule
-    raises `MissingRuleError`. Signature and rules are those of JAX.
+    argument. `nondiff_argnums` names arguments that are no arrays. Without a forward rule `bwd` serves forward mode
+    too: it is transposed, and raises `RuleError` where it is not linear in the cotangent. A derivative of a function
+    without rules raises `MissingRuleError`. Signature and rules are those of JAX.
 
     >>> import numpy as np, xform as xf
     >>> @xf.custom_vjp
@@ -199,8 +200,9 @@ def custom_jvp(
 ) -> CustomFunction:
     """Return a function whose forward rule is the user's: `f.defjvp(rule)`, which serves reverse mode as well.
 
-    `rule(primals, tangents) -> (out, tangent_out)`; `f.defvjp(fwd, bwd)` adds a reverse rule. `nondiff_argnums` names
-    arguments that are no arrays. Signature and rules are those of JAX.
+    `rule(primals, tangents) -> (out, tangent_out)`; `f.defvjp(fwd, bwd)` adds a reverse rule, without which the rule is
+    transposed: `RuleError` where it is not linear in the tangents. `nondiff_argnums` names arguments that are no
+    arrays. A derivative of a function without rules raises `MissingRuleError`. Signature and rules are those of JAX.
 
     >>> import numpy as np, xform as xf
     >>> @xf.custom_jvp

@@ -21,7 +21,7 @@ from xform.core.aval import Aval, aval_of
 from xform.core.errors import HostReadError, MissingRuleError
 from xform.core.operator import Operator
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
-from xform.core.stack import BOTTOM, Transformation, apply, cursor, levels
+from xform.core.stack import Transformation, apply, levels, on_empty_stack
 from xform.core.value import Array, Value
 from xform.ops.broadcast import make_lead
 from xform.ops.create import zeros_like
@@ -88,12 +88,7 @@ class CustomCall(OfRecipe):
 
     def evaluate(self, xp: Any, *arrays: Any) -> tuple[Any, ...]:
         """Run the function on raw arrays, at the bottom."""
-        here = cursor.get()
-        cursor.set(BOTTOM)
-        try:
-            outs = self.recipe.call([taken_in(x, bare=True) for x in arrays])
-        finally:
-            cursor.set(here)
+        outs = on_empty_stack(self.recipe.call, [taken_in(x, bare=True) for x in arrays])
         return tuple([out.data if type(out) is Array else out for out in outs])
 
 

@@ -223,8 +223,8 @@ def too_many(what: str, paths: Paths, at: int, read: Read, max_paths: int) -> To
         f"{what}: {max_paths} paths are recorded for arguments of these shapes and dtypes, and {read.name} at "
         f"{describe(read.site)} has another outcome again: {read.shown}, after {listed}. Each outcome of what the "
         "function reads is recorded as a path of its own. Mark a number that Python needs by static_argnums, write "
-        "xnp.where(cond, a, b) in place of if and xf.while_loop for a loop whose length depends on values, return the "
-        "value and read it outside, read it inside xf.exclude_from_trace(), or give a larger max_paths"
+        "xnp.where(cond, a, b) or xf.cond in place of if and xf.while_loop for a loop whose length depends on values, "
+        "return the value and read it outside, read it inside xf.exclude_from_trace(), or give a larger max_paths"
     )
     return TooManyPathsError(msg, function=what, site=read.site, read=read, max_paths=max_paths)
 

@@ -89,13 +89,14 @@ class Device(Transformation):
         return decorate(self, placed)
 
     def interpret(self, op: Operator, values: tuple[Any, ...]) -> Any:
-        if op.crosses_devices:
+        stay = op.staying
+        if op.crosses_devices and stay is None:
             self._note_move(op, values[0])
             return apply(op, *values)
         if op.attribute_like:
             self._note_read(values)
             return apply(op, *values)
-        placed = [self._place(value) for value in values]
+        placed = [x if stay is not None and i in stay else self._place(x) for i, x in enumerate(values)]
         with self._target.active():
             out = apply(op, *placed)
         if op.multiple_outputs:

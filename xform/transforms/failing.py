@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xform.core.aval import Aval, aval_of, is_static
+from xform.core.aval import Aval, is_static
 from xform.core.operator import Operator
 from xform.ops.base import Elementwise
 from xform.ops.decompositions import Pinv, Svd
@@ -15,7 +15,7 @@ from xform.ops.draws import Draw
 from xform.ops.factorizations import Cholesky, Eigh
 from xform.ops.linalg import Inv, Solve
 from xform.ops.powers import Pow
-from xform.programs.program import Equation, Literal
+from xform.programs.program import Equation, Literal, aval_at
 
 __all__ = ["avals_in", "checks", "may_fail"]
 
@@ -28,8 +28,8 @@ def may_fail(op: Operator, avals: Sequence[Aval]) -> bool:
 
     Indices may be out of bounds, lengths that depend on values may differ, integers have no negative powers.
 
-    >>> from xform.ops import Add
-    >>> may_fail(Add(), (aval_of(1.0), aval_of(1.0)))
+    >>> import xform as xf
+    >>> may_fail(xf.ops.Add(), (xf.aval_of(1.0), xf.aval_of(1.0)))
     False
     """
     if not type(op).__module__.startswith("xform.ops."):
@@ -44,7 +44,7 @@ def may_fail(op: Operator, avals: Sequence[Aval]) -> bool:
 
 def avals_in(equation: Equation) -> list[Aval]:
     """Return the avals of the operands."""
-    return [aval_of(v.value) if isinstance(v, Literal) else v.aval for v in equation.inputs]
+    return list(map(aval_at, equation.inputs))
 
 
 def checks(equations: Sequence[Equation], live: set[int]) -> list[int]:

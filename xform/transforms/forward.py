@@ -144,7 +144,7 @@ def _bind(layer: Forward, below: Level) -> Interpret:
             if bare:  # the tangents of what was just put on a device
                 tangents = [t if type(t) in HOST_TYPES else lifted(t) for t in tangents]
             found = rule(op, for_rule(primals, bare=bare), tuple(tangents))
-            if not rule.__module__.startswith("xform."):
+            if not (rule.__module__ or "").startswith("xform."):  # None in a namespace without a name
                 found = checked_jvp(op, found)
         finally:
             _set(here)

@@ -17,8 +17,8 @@ from xform.core.backend import HOST_TYPES, SCALAR_TYPES, is_raw
 from xform.core.errors import GradientError, LayerError, OperandTypeError, ShapeError, TapeConsumedError, TreeError
 from xform.core.memory import unshared
 from xform.core.place import FORWARD, Place, place
-from xform.core.source import Site, user_site
-from xform.core.stack import BOTTOM, Level, Transformation, check_rewriters, cursor, levels
+from xform.core.source import Site, describe, user_site
+from xform.core.stack import BOTTOM, Level, Transformation, check_rewriters, concrete, cursor, levels, stack
 from xform.core.value import Array, Value
 from xform.layers import lifted
 from xform.ops.broadcast import astype
@@ -117,7 +117,7 @@ class Grad(Transformation):
         if self._state != "recording":
             msg = f"{self!r}.attach: the tape is not recording; attach inside its with block"
             raise LayerError(msg, layer=self)
-        if type(x) is np.ndarray and callback is None and self._bare and x.dtype.kind == "f":  # 1 us less
+        if type(x) is np.ndarray and callback is None and self._bare and x.dtype.kind == "f":  # 1 us less a leaf
             entry: Entry = (self.sequence(), LEAF, None, None)
             self._kinds[entry[0]] = "raw"
             return tracked(self, x, entry)
@@ -163,19 +163,39 @@ class Grad(Transformation):
         self._markers[self.sequence()] = fun
 
     def freeze(self) -> None:
-        """Stop recording: values of this tape act as their plain values from here on."""
+        """Stop recording: values of this tape act as their plain values from here on.
+
+        Raises `LayerError` in a function that is recorded, as `suppressed` does.
+        """
+        self._refuse_recorded("freeze")
         if self._state == "recording":
             self._state = "frozen"
             self.paused += 1
 
     @contextmanager
     def suppressed(self) -> Iterator[None]:
-        """Record nothing inside the block, in any thread: values of this tape act as their plain values. Nests."""
+        """Record nothing inside the block, in any thread: values of this tape act as their plain values. Nests.
+
+        Raises `LayerError` in a function that is recorded, a loop's body say: `xf.stop_gradient` does it there.
+        """
+        self._refuse_recorded("suppressed")
         self.paused += 1
         try:
             yield
         finally:
             self.paused -= 1
+
+    def _refuse_recorded(self, method: str) -> None:
+        """Raise where a layer above records for later: its record holds operations, not what a tape took of them."""
+        above = itertools.takewhile(lambda layer: layer is not self, stack())
+        recorder = next((layer for layer in above if layer.records), None) if self in stack() else None
+        if recorder is not None:
+            msg = (
+                f"{self!r}.{method}() at {describe(user_site())}, in a function that {recorder!r} records (a loop, a "
+                "branch, an equation, a traced function), would not last: the record holds the operations alone. "
+                "Write xf.stop_gradient(v) there"
+            )
+            raise LayerError(msg, layer=self, other=recorder)
 
     @contextmanager
     def suspended_siblings(self, *, own: bool = False) -> Iterator[None]:
@@ -188,6 +208,12 @@ class Grad(Transformation):
         finally:
             for tape in members:
                 tape.paused -= 1
+
+    def handed_out(self, results: Any, by: str) -> None:
+        """Let the guard remember arrays that a user gets while this tape may still walk: it may have saved them."""
+        if self.guard is not None:
+            for leaf in tree.leaves(results):
+                self.guard.note(concrete(leaf), by)
 
     def gradient(self, ys: Any, xs: Any, dys: Any = None, retain: bool = False) -> Any:
         """Return the cotangents of `xs`, in their structure; zeros where nothing flows.

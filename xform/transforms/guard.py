@@ -1,7 +1,7 @@
 """The guard of saved arrays: an array that a tape holds and NumPy has changed before backward gives an error.
 
 1. A tape holds arrays of its user where an operation saves an attached array, or an operand that it does not track, and
-   where a user's rule saves whatever it likes.
+   where a user's rule saves whatever it likes; and a result of its own where `stop_gradient` or `vjp` gives it away.
 2. `"sample"` remembers some of their elements (64 of a large array), once an array and tape; `"full"` remembers a
    checksum of every array that is saved, results of the tape's own operations included, and the line of each.
 3. The check stands before each walk. An array that has changed raises only where the walk would read it.
@@ -51,10 +51,11 @@ class Guard:
         self.saved: dict[int, Saved] = {}  # by identity of the array
         self.spots = Spots()
 
-    def note(self, array: Any, op: Operator) -> None:
-        """Remember an array that an operation saves, the first time."""
+    def note(self, array: Any, by: Operator | str) -> None:
+        """Remember an array, the first time: an operation saves it, or a function gives it to its user."""
         if id(array) not in self.saved and type(array) is np.ndarray and not array.dtype.hasobject:
-            self.saved[id(array)] = (ref(array), self.content_of(array), op.name, self.spots.spot())
+            name = by if isinstance(by, str) else by.name
+            self.saved[id(array)] = (ref(array), self.content_of(array), name, self.spots.spot())
 
     def look(self, value: Any, op: Operator, residual: Any) -> None:
         """Remember the array beneath a value that an operation takes in, where what is saved holds it."""
@@ -106,7 +107,7 @@ class Guard:
 
 
 def sampled(array: Any) -> bytes:
-    """Return the bytes of some elements of an array, all where it is small; 1 us."""
+    """Return the bytes of some elements of an array, all where it is small; one array costs 1 us."""
     size = array.size
     if size > COUNT:
         array = (array.reshape(-1) if array.flags.c_contiguous else array.flat)[:: size // COUNT | 1]

@@ -7,8 +7,8 @@ from typing import Any
 
 from xform.core.aval import Aval
 from xform.core.rules import Linear, NoRule, Partials, vjp_rule
+from xform.core.stack import on_empty_stack
 from xform.programs.program import Equation, Literal, Program
-from xform.transforms.closure import suspended
 from xform.transforms.recorder import Trace
 
 __all__ = ["active_carries", "dependencies", "recorded", "varying"]
@@ -22,7 +22,7 @@ def recorded(fun: Callable[[Trace, list[Any]], Sequence[Any]], avals: Iterable[A
             outs = fun(recorder, [recorder.input(aval) for aval in avals])
         return recorder.program(list(outs))
 
-    return suspended(record)  # type: ignore[no-any-return]
+    return on_empty_stack(record)  # type: ignore[no-any-return]
 
 
 def dependencies(program: Program) -> list[frozenset[int]]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from xform.core.aval import Aval, aval_of
+from xform.core.aval import Aval
 from xform.ops.arithmetic import Add
 from xform.ops.indexing import ScatterAdd, ScatterAddLike, parts_of
 from xform.programs.loop_outputs import Part, Total, strong
-from xform.programs.program import Equation, Literal, Variable
+from xform.programs.program import Equation, Literal, Variable, aval_at
 
 __all__ = ["Values"]
 
@@ -47,7 +47,7 @@ class Values:
 
     def total(self, operand: Operand, constants: dict[int, int]) -> Total:
         """Return the output that sums a value over all rounds; `constants` are the numbers of constants by variable."""
-        aval = strong(aval_of(operand.value) if isinstance(operand, Literal) else operand.aval)
+        aval = strong(aval_at(operand))
         parts: list[Part] = []
         like = None
         for term in self._terms(operand, aval):

@@ -16,7 +16,10 @@ from xform.core.value import Array, Value
 from xform.layers import lifted
 from xform.transforms.recording import is_foreign
 
-__all__ = ["OneBlock", "delivered", "for_rule", "is_bare", "label_of", "site_of", "taken_in", "writeable"]
+__all__ = ["DECLARE", "OneBlock", "delivered", "for_rule", "is_bare", "label_of", "site_of", "taken_in", "writeable"]
+
+#: what to do about a leaf that is no array, in messages
+DECLARE = "where it is a field of a class of yours, say with xf.tree.register which fields are arrays"
 
 
 class OneBlock(Transformation):

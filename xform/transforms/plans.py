@@ -104,7 +104,7 @@ class Plan:
     def __init__(self, kind: type[Operator], rule: Any) -> None:
         self.rule = rule
         self.kernel = kind.kernel
-        self.builtin = kind.__module__.startswith("xform.ops") and rule.__module__.startswith("xform.")
+        self.builtin = kind.__module__.startswith("xform.ops") and (rule.__module__ or "").startswith("xform.")
         self.product = isinstance(rule, Bilinear) and rule.flat is not None
         plain = (
             self.builtin

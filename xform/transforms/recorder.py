@@ -30,6 +30,7 @@ from xform.programs.program import (
     literal_or_none,
     too_large,
 )
+from xform.transforms.operands import DECLARE
 from xform.transforms.substitute import substituted
 
 __all__ = ["Trace", "TraceValue"]
@@ -110,7 +111,8 @@ class Trace(Transformation):
     def input(self, x: Any) -> TraceValue:
         """Return a traced value for an input: a raw array, a number, a value below, or (abstract) an aval."""
         if not isinstance(x, Aval | Value) and not is_raw(x):
-            msg = f"trace: expected an array or a number, got {type(x).__name__}: {x!r:.60}; give it by static_argnums"
+            found = f"expected an array or a number, got {type(x).__name__}: {x!r:.60}"
+            msg = f"{self.what or 'trace'}: {found}; close over it, or give it to xf.trace by static_argnums; {DECLARE}"
             raise OperandTypeError(msg, value=x)
         if isinstance(x, Aval) and not self.abstract:
             msg = f"{self!r} needs data for its inputs, got {x!r}; use Trace(abstract=True), make_program or eval_shape"
@@ -119,7 +121,7 @@ class Trace(Transformation):
             x = Aval(tuple(x.shape), as_numpy_dtype(x.dtype), x.weak)
         aval = aval_of(x)
         if not is_numeric(aval.dtype):
-            msg = f"trace: an input has dtype {aval.dtype}, which holds no numbers; close over it"
+            msg = f"{self.what or 'trace'}: an input has dtype {aval.dtype}, which holds no numbers; close over it"
             raise OperandTypeError(msg, value=x)
         variable = self._variable(aval)
         self.inputs.append(variable)
@@ -283,8 +285,8 @@ class Trace(Transformation):
 outside: ContextVar[tuple[Trace, ...]] = ContextVar("xform recorders passed over", default=())
 
 REMEDY = (
-    "Use xnp.where(cond, a, b) in place of if, x.shape for sizes, np.stack or xnp.array to build arrays, "
-    "x.at[i].set(v) in place of a[i] = v; or read it outside the traced function"
+    "Use xnp.where(cond, a, b) or xf.cond(pred, true_fun, false_fun, x) in place of if, x.shape for sizes, np.stack, "
+    "xnp.array or xnp.full to build arrays, x.at[i].set(v) in place of a[i] = v; or read it outside the traced function"
 )
 
 

@@ -20,7 +20,7 @@ from xform.core.bottom import escaped
 from xform.core.operator import Operator
 from xform.core.place import place
 from xform.core.rules import like_of
-from xform.core.stack import BOTTOM, Interpret, Level, cursor, is_watched
+from xform.core.stack import BOTTOM, Interpret, Level, concrete, cursor, is_watched
 from xform.core.value import Array, Value
 from xform.layers import lifted
 from xform.ops.structural import refuse_tracked
@@ -162,6 +162,8 @@ def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901  (it hold
             if outer is not None:
                 recording_tape.reset(outer)
         if kept is None:
+            if look is not None and any(concrete(out) is concrete(each) for each in operands):
+                tape.guard.note(concrete(out), op)  # stop_gradient gives it to the user
             return out
         if look is not None and plan.builtin:
             for parent, each in zip(parents, operands, strict=True):

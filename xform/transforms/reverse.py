@@ -15,6 +15,7 @@ from xform.core.transformed import Transformed
 from xform.core.value import Array, Value
 from xform.layers import lifted
 from xform.transforms.grad import Grad, require_inexact
+from xform.transforms.operands import DECLARE
 from xform.transforms.recording import is_inexact
 from xform.transforms.signature import given_names, given_numbers, is_several
 
@@ -129,7 +130,7 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     with Grad() as tape:
         paths = tree.flatten_with_paths(primals)[0]
         for path, leaf in paths:
-            require_array(leaf, f"{what}: argument {path}", "bind it with functools.partial")
+            require_array(leaf, f"{what}: argument {path}", f"bind it with functools.partial; {DECLARE}")
             require_inexact(leaf, f"{what}: argument {path}")
         handles = tree.map(tape.attach, primals)
         out = fun(*handles)
@@ -164,9 +165,12 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
         return tuple(lowered(found, keep=stay))
 
     plain = lowered(plain, keep=keep)
-    if has_aux:
-        return plain, vjp_fn, lowered(unwrapped(tape, aux), keep=keep)
-    return plain, vjp_fn
+    if not has_aux:
+        tape.handed_out(plain, "vjp")
+        return plain, vjp_fn
+    aux = lowered(unwrapped(tape, aux), keep=keep)
+    tape.handed_out((plain, aux), "vjp")
+    return plain, vjp_fn, aux
 
 
 # ------------------------------------------------------------------ arguments and results
@@ -267,7 +271,7 @@ def require_arguments(
     for position, leaf in enumerate(leaves):
         path = structure.paths()[position]
         what = f"{chosen.what}: the {f'leaf {path}' if path else 'argument'}"
-        require_array(leaf, what, "leave it out of argnums, or close over it")
+        require_array(leaf, what, f"leave it out of argnums, or close over it; {DECLARE}")
         require_inexact(leaf, what)
         dtype = dtype_of(leaf)
         if holomorphic and dtype.kind != "c":

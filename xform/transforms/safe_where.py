@@ -43,9 +43,9 @@ def safe_where(cond: Any, fn: Callable[[Any], Any], x: Any, otherwise: Any) -> A
 
     >>> import numpy as np, xform as xf
     >>> x = np.array([0.0, 2.0, -1.0])
-    >>> safe_where(x > 0, np.sqrt, x, 0.0)
+    >>> xf.safe_where(x > 0, np.sqrt, x, 0.0)
     array([0.        , 1.41421356, 0.        ])
-    >>> xf.grad(lambda x: safe_where(x > 0, np.log, x, 0.0).sum())(x)
+    >>> xf.grad(lambda x: xf.safe_where(x > 0, np.log, x, 0.0).sum())(x)
     array([0. , 0.5, 0. ])
     """
     require_function(fn, "safe_where")

@@ -85,7 +85,9 @@ def bind_unary(  # noqa: C901  (straight paths: a call costs 60 ns)
         """Record what has no kernel: 3 us where the general path takes 8."""
         residual: tuple[Any, ...]
         if plan.blocked:
-            return bottom(op, (own,))
+            if (out := bottom(op, (own,))) is own:  # stop_gradient gives it to the user
+                note(own, op)
+            return out
         if x.entry[1] == LEAF:
             note(own, op)
         if plan.single:

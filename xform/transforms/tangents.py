@@ -10,6 +10,7 @@ from xform.core.backend import HOST_TYPES, SCALAR_TYPES, namespace_of
 from xform.core.errors import GradientError, OperandTypeError, TreeError
 from xform.core.stack import concrete
 from xform.ops.broadcast import astype
+from xform.transforms.operands import DECLARE
 from xform.transforms.rule_checks import is_array, same_shape
 
 __all__ = ["fitted_tangent", "tangents_for"]
@@ -18,7 +19,8 @@ __all__ = ["fitted_tangent", "tangents_for"]
 def fitted_tangent(x: Any, t: Any, where: str) -> Any:
     """Return a tangent in the dtype of its primal, or None for zero; raises `GradientError` where it does not fit."""
     if not is_array(x):
-        msg = f"{where}: the primal is {type(x).__name__}, no array; convert it with xform.numpy.array"
+        kind = type(x).__name__
+        msg = f"{where}: the primal is {kind}, no array; close over it, or convert it with xform.numpy.array; {DECLARE}"
         raise OperandTypeError(msg, value=x)
     want = aval_of(x)
     if not is_numeric(want.dtype):

@@ -320,7 +320,8 @@ class trace:  # noqa: N801  (a function by name in the field)
             read: Any = next(segment.end for segment in paths.segments if isinstance(segment.end, Read))
             msg = (
                 f"{self.what}: {read.name} at {describe(read.site)} decides how it goes on, so that no one Program "
-                "does what it does; its method paths(...) gives one for each path. Write xnp.where(cond, a, b) for if"
+                "does what it does; its method paths(...) gives one for each path. Write xnp.where(cond, a, b), or "
+                "xf.cond, for if"
             )
             raise ProgramError(msg)
         if not paths.whole.outputs:

@@ -21,7 +21,7 @@ from xform.ops.base import Parameterless
 from xform.ops.broadcast import BroadcastTo
 from xform.ops.indexing import GetItem
 from xform.ops.joining import Unstack
-from xform.programs.program import Constant, Equation, Literal, Program, Variable
+from xform.programs.program import Constant, Equation, Literal, Program, Variable, aval_at
 
 __all__ = [
     "LARGEST_STACK", "Draft", "Inputs", "Number", "Operand", "Rules", "aval_at", "is_row", "pinned", "sweep",
@@ -44,11 +44,6 @@ LARGEST_STACK = 1 << 21
 def pinned(op: Operator) -> bool:
     """Whether an operator must stay where it is, and be run once each time."""
     return op.impure or op.attribute_like
-
-
-def aval_at(operand: Operand) -> Aval:
-    """Return the aval of a variable or of a number."""
-    return aval_of(operand.value) if type(operand) is Literal else operand.aval  # type: ignore[union-attr]
 
 
 def is_row(aval: Aval) -> bool:

@@ -25,8 +25,8 @@ from xform.ops.joining import make_stack
 from xform.ops.powers import Pow, Sqrt
 from xform.ops.reductions import Sum
 from xform.programs.passes.constants import number_of
-from xform.programs.passes.draft import Draft, Inputs, Number, Operand, Rules, aval_at, is_row
-from xform.programs.program import Constant, Literal
+from xform.programs.passes.draft import Draft, Inputs, Number, Operand, Rules, is_row
+from xform.programs.program import Constant, Literal, aval_at
 
 __all__ = ["exact", "factored", "finite", "rounded"]
 
@@ -165,14 +165,14 @@ def small_powers(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Oper
 
 @rounded.on(Sum, given=(BroadcastTo,))
 def sum_of_equal(draft: Draft, op: Sum, inputs: Inputs, aval: Aval) -> Operand | None:
-    """The sum of a number that was broadcast is a multiple of it."""
+    """The sum of a number that was broadcast is a multiple of it, added to 0."""
     spread = draft.maker(inputs[0], BroadcastTo)
-    if spread is None or aval_at(spread.inputs[0]).shape or aval.dtype.kind not in "fc":
+    if spread is None or aval_at(spread.inputs[0]).shape or aval.dtype.kind != "f":  # (3 + 0j) (inf + 0j) has a NaN
         return None
     count = math.prod(aval_at(inputs[0]).shape[axis] for axis in op.axis)  # type: ignore[misc]
     if not count:  # a sum of nothing is 0, infinities times 0 are not
         return None
-    total = draft.apply(Mul(), spread.inputs[0], Literal(float(count)))
+    total = draft.apply(Add(), draft.apply(Mul(), spread.inputs[0], Literal(float(count))), Literal(0.0))
     return draft.apply(make_broadcast_to(aval.shape), total) if aval.shape else total
 
 

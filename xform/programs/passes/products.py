@@ -11,7 +11,8 @@ from xform.core.aval import Aval, is_static
 from xform.ops.einsum import Einsum, split
 from xform.ops.products import MATMUL, Matmul, Tensordot, free_axes, make_tensordot
 from xform.ops.shapes import make_reshape, make_transpose
-from xform.programs.passes.draft import Draft, Inputs, Operand, Rules, aval_at
+from xform.programs.passes.draft import Draft, Inputs, Operand, Rules
+from xform.programs.program import aval_at
 
 __all__ = ["exactly", "nearly"]
 

@@ -92,7 +92,10 @@ class Steps:
 
     def _becomes_ready(self, number: int) -> None:
         kind = self.kinds[number]
-        if kind is not None:
+        if kind is not None:  # what lies in another group, or in none, is not stacked with it (see `_stackable`)
+            inputs = self.program.equations[number].inputs
+            groups = [self.joined.get(operand.index) for operand in inputs if isinstance(operand, Variable)]
+            kind = self.kinds[number] = (kind, *[None if group is None else id(group[0]) for group in groups])
             self.ready.setdefault(kind, []).append(number)
 
     def run(self) -> list[list[int]]:

@@ -2,7 +2,8 @@
 
     acc = acc + Transpose(h_t) @ t_t   for each t      ->      Transpose(Stack(h_t)) @ Stack(t_t)
 
-What is summed, and its gradient, are the same up to rounding. Only small terms are stacked: where each one fills a
+What is summed, and its gradient, are the same up to rounding: a sum that overflows on the way may do so elsewhere, and
+one of nothing but -0 is 0. Only small terms are stacked: where each one fills a
 cache by itself there is nothing to win.
 """
 
@@ -18,9 +19,9 @@ from xform.ops.products import MATMUL, Matmul
 from xform.ops.reductions import make_sum
 from xform.ops.shapes import Reshape, Transpose, make_reshape, make_transpose
 from xform.programs.passes.constants import folding
-from xform.programs.passes.draft import LARGEST_STACK, Draft, Operand, aval_at, is_row, use_counts
+from xform.programs.passes.draft import LARGEST_STACK, Draft, Operand, is_row, use_counts
 from xform.programs.passes.views import views
-from xform.programs.program import Constant, Equation, Literal, Program, Variable
+from xform.programs.program import Constant, Equation, Literal, Program, Variable, aval_at
 
 __all__ = ["join_sums"]
 

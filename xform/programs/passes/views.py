@@ -11,7 +11,7 @@ import numpy as np
 
 from xform.core.aval import Aval, broadcast_shapes, is_static
 from xform.core.operator import Operator
-from xform.ops.arithmetic import Div
+from xform.ops.arithmetic import Add, Div
 from xform.ops.base import Elementwise
 from xform.ops.broadcast import Astype, BroadcastLike, BroadcastTo, Lead, SumLike, SumTo, make_broadcast_to, make_sum_to
 from xform.ops.create import FullLike
@@ -29,8 +29,8 @@ from xform.ops.shapes import (
     make_transpose,
 )
 from xform.ops.structural import Identity, Name, StopGradient
-from xform.programs.passes.draft import Draft, Inputs, Number, Operand, Rules, aval_at
-from xform.programs.program import Literal
+from xform.programs.passes.draft import Draft, Inputs, Number, Operand, Rules
+from xform.programs.program import Literal, aval_at
 
 __all__ = ["views"]
 
@@ -188,19 +188,23 @@ def sum_over_known(draft: Draft, op: SumTo, inputs: Inputs, aval: Aval) -> Opera
     extra = len(have.shape) - len(op.shape)
     if not is_static(have.shape) or extra < 0 or have.dtype.kind not in "fc":
         return None
-    axes = (*range(extra), *[i + extra for i, n in enumerate(op.shape) if n == 1 and have.shape[i + extra] != 1])
     if any(n not in (1, have.shape[i + extra]) for i, n in enumerate(op.shape)):
         return None  # an axis of length 1 is broadcast
+    target = (*[1] * extra, *op.shape)
+    axes = tuple([axis for axis, n in enumerate(target) if n == 1 and have.shape[axis] != 1])
+    if not axes:
+        return draft.apply(make_reshape(op.shape), inputs[0])
     return draft.apply(make_reshape(op.shape), draft.apply(make_sum(axes, keepdims=False), inputs[0]))
 
 
 @views.on(Sum)
 def sum_of_one(draft: Draft, op: Sum, inputs: Inputs, aval: Aval) -> Operand | None:
-    """A sum over axes of length 1 changes the shape alone."""
+    """A sum over axes of length 1 adds each element to 0: -0 becomes 0."""
     have = aval_at(inputs[0])
     if not is_static(have.shape) or any(have.shape[axis] != 1 for axis in op.axis):
         return None
-    return draft.apply(make_reshape(aval.shape), inputs[0])
+    total = draft.apply(Add(), inputs[0], Literal(0.0)) if have.dtype.kind in "fc" else inputs[0]
+    return draft.apply(make_reshape(aval.shape), total)
 
 
 @views.on(Mean)
