@@ -263,11 +263,12 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
     >>> astype(np.ones(2), "float32").dtype
     dtype('float32')
     """
-    want = np.dtype(dtype) if not hasattr(dtype, "name") else np.dtype(dtype.name)
+    foreign = hasattr(dtype, "name") and not isinstance(dtype, np.dtype)
+    want = np.dtype(dtype.name if foreign else dtype)
     if want.kind not in "biufc":
         msg = f"astype: values are numbers and booleans, got dtype {want}"
         raise DtypeError(msg, dtype=want)
-    return apply(cast(want.name), x)
+    return apply(cast(want.name if want.isnative else want.str), x)
 
 
 def broadcast_like(x: Any, like: Any) -> Any:

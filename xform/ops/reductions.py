@@ -76,7 +76,7 @@ def reduced_shape(shape: tuple[int | None, ...], axis: Axes, keepdims: bool) -> 
     return tuple(n for i, n in enumerate(shape) if i not in axis)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096, typed=True)  # 1.0 is no axis
 def reduction(kind: Any, axis: Any, keepdims: Any, ndim: int) -> Any:
     """Make a reduction from a user's axis; the same for the same."""
     return kind(reduced_axes(kind.__name__, axis, ndim), bool(keepdims))

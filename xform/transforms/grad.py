@@ -168,6 +168,9 @@ class Grad(Transformation):
         Raises `LayerError` in a function that is recorded, as `suppressed` does.
         """
         self._refuse_recorded("freeze")
+        self._end_recording()
+
+    def _end_recording(self) -> None:
         if self._state == "recording":
             self._state = "frozen"
             self.paused += 1
@@ -247,7 +250,7 @@ class Grad(Transformation):
 
     def backward_closure(self, ys: Any) -> Callable[..., None]:
         """Freeze the tape and return `closure(dys=None)`, which walks back from `ys`; it can be called many times."""
-        self.freeze()
+        self._end_recording()
 
         def closure(dys: Any = None) -> None:
             self._backward(*self._paired(ys, dys), [], retain=True)
@@ -283,7 +286,7 @@ class Grad(Transformation):
         entries = collect([y.entry for y, _ in seeds])
         if self.guard is not None:
             self.guard.check(entries, self)
-        self.freeze()
+        self._end_recording()
         level = self._level()
         below = _get() if level is None else level.below
         here = _get()
