@@ -82,6 +82,7 @@ def test_gradients_are_those_of_the_loop_that_keeps_all(loop, policy, n):
             np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.sweep
 @loops
 @policies
 def test_second_derivatives_in_all_modes(loop, policy):

@@ -226,6 +226,7 @@ def test_triples_with_layers_between(name, chain):
     check(name, chain)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "chain"), cases(TRIPLES_THAT_REPEAT, 1))
 def test_triples_with_one_transformation_twice(name, chain):
     check(name, chain)
