@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
 import xform as xf
+import xform.numpy as xnp
 from xform.core.errors import (
     HostReadError,
     MissingRuleError,
@@ -14,6 +17,7 @@ from xform.core.errors import (
     OperandTypeError,
     ShapeError,
     TreeError,
+    XformError,
 )
 
 R = np.random.default_rng(5)
@@ -124,3 +128,37 @@ def test_printing_shows_the_aval():
 def test_operators_that_have_no_meaning_in_a_batch():
     with pytest.raises(MissingRuleError, match=r"NonZero.*lanes would have different lengths"):
         xf.vmap(np.nonzero)(A)
+
+
+REFUSED = {
+    "matmul": (xnp.matmul, (), (3,)),
+    "dot": (xnp.dot, (1,), (4, 2, 3)),
+    "inner": (xnp.inner, (1,), (2, 2)),
+    "tensordot": (lambda x, y: xnp.tensordot(x, y, 1), (), (3,)),
+    "solve": (xnp.linalg.solve, (3,), (3,)),
+    "inv": (xnp.linalg.inv, (3,)),
+    "det": (xnp.linalg.det, (3,)),
+    "slogdet": (xnp.linalg.slogdet, (3,)),
+    "eigh": (xnp.linalg.eigh, (3,)),
+    "qr": (xnp.linalg.qr, (2,)),
+    "pinv": (xnp.linalg.pinv, (2,)),
+    "matrix_norm": (xnp.linalg.matrix_norm, (2,)),
+    "searchsorted": (xnp.searchsorted, (2, 3), ()),
+}
+
+
+@pytest.mark.parametrize("at", [0, -1])
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_batch_is_no_axis_of_a_lane(name, at):
+    """Three lanes, each of a shape that the function refuses: together they have a shape that it would take."""
+    fun, *shapes = REFUSED[name]
+    lanes = [np.ones(shape) for shape in shapes]
+    with pytest.raises(XformError) as alone:
+        fun(*map(xf.array, lanes))
+    for axes in itertools.product((at, None), repeat=len(lanes)):
+        if axes == (None,) * len(lanes):
+            continue
+        args = [x if axis is None else np.stack([x] * 3, axis) for x, axis in zip(lanes, axes, strict=True)]
+        with pytest.raises(type(alone.value)):
+            xf.vmap(fun, in_axes=axes)(*args)
+        assert xf.stack() == ()

@@ -149,11 +149,12 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: flo
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """Norm of the matrices in the last two axes.
 
+    Raises `IndexOperandError` where there are fewer.
+
     >>> matrix_norm(np.ones((3, 2, 2)))
     array([2., 2., 2.])
     """
-    ndim = ndim_of(x)
-    return _matrix(floating(x), ord, (ndim - 2, ndim - 1), keepdims)
+    return _matrix(floating(x), ord, axes_of("matrix_norm", (-2, -1), ndim_of(x), x), keepdims)
 
 
 def _vector(x: Any, ord: Any, axes: tuple[int, ...], keepdims: bool) -> Any:

@@ -182,7 +182,7 @@ def _level(layer: Batch, below: Level) -> Level:  # noqa: C901  (straight paths:
     return Level(layer, below, interpret, unary, binary)
 
 
-def _bind(layer: Batch, below: Level) -> Interpret:
+def _bind(layer: Batch, below: Level) -> Interpret:  # noqa: C901  (it holds `general`)
     """Return the function that interprets any operation at this place: unwrap, the rule below, rewrap."""
     interpret, bare, size, rules = below.interpret, is_bare(below), layer.size, batch_rule.rules
 
@@ -215,6 +215,8 @@ def _bind(layer: Batch, below: Level) -> Interpret:
                 msg = f"{op!r} cannot run in a batch ({describe(user_site())}): {rule.why}"
                 raise MissingRuleError(msg, op=op, table=batch_rule)
             else:
+                if rule is not elementwise_batch and not op.runs_python and not op.nests:
+                    op.infer(*map(aval_of, values))  # of one lane: a rule might take the batch for an axis it lacks
                 found = rule(op, size, operands, tuple(axes))
                 if not (rule.__module__ or "").startswith("xform."):  # None in a namespace without a name
                     found = checked_batch(op, size, found)
