@@ -145,9 +145,7 @@ def call_jvp(op: Call, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> t
 @batch_rule(Call)
 def call_batch(op: Call, size: int, values: tuple[Any, ...], axes: tuple[Any, ...]) -> tuple[Any, Any]:
     """Run a program of all lanes; what is the same in all of them is computed once, and has no axis."""
-    lanes_of = {index_of(x) for x, axis in zip(op.program.inputs, axes, strict=True) if axis is not None}
-    varying = reached(lanes_of, op.program)
-    out_axes = tuple([0 if index_of(out) in varying else None for out in op.program.outputs])
+    out_axes = once(op, ("lanes", axes), lambda: lane_axes(op.program, axes))
 
     def lanes(*flat: Any) -> Any:
         every = vmap(lambda *each: tuple(op.program.run(each)), in_axes=axes, out_axes=out_axes, axis_size=size)
@@ -161,13 +159,13 @@ def call_batch(op: Call, size: int, values: tuple[Any, ...], axes: tuple[Any, ..
     return tuple(called(derived, values)), out_axes
 
 
-def reached(start: set[int | None], program: Program) -> set[int | None]:
-    """Return the numbers of the variables that depend on some, and theirs."""
-    found = {*start}
+def lane_axes(program: Program, axes: Sequence[Any]) -> tuple[int | None, ...]:
+    """Return for each output 0 where it depends on an input with lanes, None where it is the same in all of them."""
+    varying = {index_of(x) for x, axis in zip(program.inputs, axes, strict=True) if axis is not None}
     for equation in program.equations:
-        if any(index_of(each) in found for each in equation.inputs):
-            found.update(each.index for each in equation.outputs)
-    return found
+        if any(index_of(each) in varying for each in equation.inputs):
+            varying.update(each.index for each in equation.outputs)
+    return tuple([0 if index_of(out) in varying else None for out in program.outputs])
 
 
 def derive(op: Call, key: Any, fun: Callable[..., Any], avals: Sequence[Aval]) -> Call:
