@@ -11,7 +11,7 @@ from typing import Any
 from xform.core.errors import MissingRuleError
 from xform.core.operator import Operator
 
-__all__ = ["NoRule", "OperatorClass", "Rule", "RuleTable", "batch_rule", "jvp_rule", "vjp_rule"]
+__all__ = ["NoRule", "OperatorClass", "Rule", "RuleTable", "batch_rule", "is_builtin", "jvp_rule", "vjp_rule"]
 
 Rule = Callable[..., Any]
 OperatorClass = type[Operator]
@@ -27,6 +27,11 @@ class NoRule:
 
     def __repr__(self) -> str:
         return f"NoRule({self.why!r})"
+
+
+def is_builtin(rule: Any) -> bool:
+    """Whether a rule is xform's own; a user's is checked (its module is None in a namespace without a name)."""
+    return (rule.__module__ or "").startswith("xform.")
 
 
 class Rules(dict[OperatorClass, Any]):

@@ -17,6 +17,7 @@ from xform.core.operator import Operator
 from xform.core.rules import NoRule, batch_rule
 from xform.core.source import Site, boundary, describe, user_site
 from xform.core.stack import Interpret, Level, apply, cursor
+from xform.core.tables import is_builtin
 from xform.core.transformed import Transformed
 from xform.core.value import Array, Value
 from xform.layers import lifted
@@ -218,7 +219,7 @@ def _bind(layer: Batch, below: Level) -> Interpret:  # noqa: C901  (it holds `ge
                 if rule is not elementwise_batch and not op.runs_python and not op.nests:
                     op.infer(*map(aval_of, values))  # of one lane: a rule might take the batch for an axis it lacks
                 found = rule(op, size, operands, tuple(axes))
-                if not (rule.__module__ or "").startswith("xform."):  # None in a namespace without a name
+                if not is_builtin(rule):
                     found = checked_batch(op, size, found)
         finally:
             _set(here)

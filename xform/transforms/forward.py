@@ -15,6 +15,7 @@ from xform.core.operator import Operator
 from xform.core.rules import Linear, NoRule, Partials, jvp_of, jvp_rule, settle
 from xform.core.source import Site, boundary
 from xform.core.stack import Interpret, Level, apply, check_rewriters, cursor
+from xform.core.tables import is_builtin
 from xform.core.value import Value
 from xform.layers import lifted
 from xform.ops.create import zeros_like
@@ -144,7 +145,7 @@ def _bind(layer: Forward, below: Level) -> Interpret:
             if bare:  # the tangents of what was just put on a device
                 tangents = [t if type(t) in HOST_TYPES else lifted(t) for t in tangents]
             found = rule(op, for_rule(primals, bare=bare), tuple(tangents))
-            if not (rule.__module__ or "").startswith("xform."):  # None in a namespace without a name
+            if not is_builtin(rule):
                 found = checked_jvp(op, found)
         finally:
             _set(here)

@@ -190,8 +190,9 @@ class Grad(Transformation):
 
     def _refuse_recorded(self, method: str) -> None:
         """Raise where a layer above records for later: its record holds operations, not what a tape took of them."""
-        above = itertools.takewhile(lambda layer: layer is not self, stack())
-        recorder = next((layer for layer in above if layer.records), None) if self in stack() else None
+        layers = stack()
+        above = layers[: layers.index(self)] if self in layers else ()
+        recorder = next((layer for layer in above if layer.records), None)
         if recorder is not None:
             msg = (
                 f"{self!r}.{method}() at {describe(user_site())}, in a function that {recorder!r} records (a loop, a "

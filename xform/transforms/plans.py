@@ -13,6 +13,7 @@ from xform.core.backend import HOST_TYPES, device_of
 from xform.core.operator import Operator
 from xform.core.rules import Bilinear, Linear, NoRule, Partials, like_of, operand_names, settle, settle_dtype, vjp_rule
 from xform.core.stack import concrete
+from xform.core.tables import is_builtin
 from xform.ops.broadcast import summed_to
 from xform.transforms.rule_checks import checked_step, checked_vjp
 
@@ -104,7 +105,7 @@ class Plan:
     def __init__(self, kind: type[Operator], rule: Any) -> None:
         self.rule = rule
         self.kernel = kind.kernel
-        self.builtin = kind.__module__.startswith("xform.ops") and (rule.__module__ or "").startswith("xform.")
+        self.builtin = kind.__module__.startswith("xform.ops") and is_builtin(rule)
         self.product = isinstance(rule, Bilinear) and rule.flat is not None
         plain = (
             self.builtin
