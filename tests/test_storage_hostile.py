@@ -161,19 +161,20 @@ HEADERS = {
     "a negative shape": HEADER.replace("(3,)", "(-1, -3)"),
     "a shape of floats": HEADER.replace("(3,)", "(3.0,)"),
     "no shape": "{'descr': '<f8', 'fortran_order': False}",
-    "a call": "__import__('os').system('touch /tmp/xform-was-here')",
+    "a call": "__import__('os').system('touch xform-was-here')",
     "no end": "{" * 300,
 }
 
 
 @pytest.mark.parametrize("what", HEADERS)
-def test_headers_of_arrays(what, stored, load):
+def test_headers_of_arrays(what, stored, load, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     members = members_of(stored)
     header = HEADERS[what].encode()
     content = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + np.arange(3.0).tobytes()
     with pytest.raises(ProgramFormatError):
         load(zipped({**members, "constants/0.npy": content}))
-    assert not Path("/tmp/xform-was-here").exists()
+    assert not Path("xform-was-here").exists()
 
 
 @pytest.mark.parametrize("cut", [0, 6, 9, 20, -1, -8])
