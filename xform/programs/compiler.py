@@ -174,9 +174,10 @@ def compile_program(
 ) -> Compiled:
     """Compile a program for NumPy arrays, with the passes of a level.
 
-    At level 0 values are the same up to rounding, and NaN and infinities are where they were; at level 1 values in
-    between are taken to be finite: `y / y` is 1, `log(exp(x))` is `x`; at level 2 products are done in another order.
-    `threads` (default: XFORM_NUM_THREADS, or 1) run elementwise operations on large arrays.
+    At level 0 values are the same up to rounding, and NaN and infinities are where they were, unless a sum of four
+    terms or more, which is added in another order, overflows on the way; at level 1 values in between are taken to be
+    finite: `y / y` is 1, `log(exp(x))` is `x`; at level 2 products are done in another order. `threads` (default:
+    XFORM_NUM_THREADS, or 1) run elementwise operations on large arrays.
     Raises `EngineError` for an operation that the engine does not take, unless `fallback` lets NumPy compute it, and
     `OperandTypeError` for what is no Program.
 

@@ -141,6 +141,7 @@ class trace:  # noqa: N801  (a function by name in the field)
        lists, `np.errstate`) happens when a path is recorded, and not in a replay.
     7. A replay on NumPy arrays is compiled (`compile_program` has `level`, `engine`, `threads`, `fallback`), under
        tapes, forward and batch layers too, which derive programs from it; under layers that see operations it is not.
+       Levels above 0 are faster, and take values in between as finite.
     8. `trace(grad(f))` and `grad(trace(f))` equal the eager gradient. It decorates methods too. An output that is no
        array raises `OperandTypeError`.
 
