@@ -32,6 +32,8 @@ from xform.ops.structural import HostRead
 __all__ = ["Array", "Value"]
 
 _get = cursor.get
+_ndarray = np.ndarray
+MISSING = object()
 Method = Callable[..., Any]
 
 
@@ -45,10 +47,13 @@ def binary_methods(op: Operator) -> tuple[Method, Method]:
     def method(self: Value, other: Any) -> Any:
         level = _get()
         if level is BOTTOM and type(self) is Array:
+            own = self.data
             plain = other.data if type(other) is Array else other
-            if type(plain) in HOST_TYPES and type(self.data) in HOST_TYPES:
+            if (type(own) is _ndarray or type(own) in HOST_TYPES) and (
+                type(plain) is _ndarray or type(plain) in HOST_TYPES
+            ):
                 try:
-                    raw = kernel(self.data, plain)
+                    raw = kernel(own, plain)
                 except (TypeError, ValueError):  # said again by the bottom, with operands and line
                     return level.binary(op, self, other)
                 out = Array()
@@ -198,16 +203,20 @@ def namespace() -> Any:
     return importlib.import_module("xform.numpy")
 
 
-def _array_ufunc(self: Value, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+def _array_ufunc(
+    self: Value, ufunc: np.ufunc, method: str, x: Any, y: Any = MISSING, *more: Any, **kwargs: Any
+) -> Any:
     op = ufuncs.get(ufunc)
-    if op is not None and method == "__call__" and not kwargs:
-        level = _get()
-        if len(inputs) != 2:
-            return level.interpret(op, inputs)
+    if op is not None and method == "__call__" and not kwargs and not more:
+        if y is MISSING:
+            return _get().unary(op, x)
         try:
-            return level.binary(op, *inputs)
+            return _get().binary(op, x, y)
         except OperandTypeError as refused:
-            return as_numpy_would(op, *inputs, refused)
+            return as_numpy_would(op, x, y, refused)
+    inputs = (x,) if y is MISSING else (x, y, *more)
+    if op is not None and method == "__call__" and not kwargs:
+        return _get().interpret(op, inputs)
     return _other_ufunc(ufunc, method, inputs, kwargs)
 
 

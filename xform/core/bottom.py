@@ -42,7 +42,11 @@ def evaluate(op: Operator, values: tuple[Any, ...]) -> Any:
             except (ValueError, TypeError):  # said again in our words, below and not in here: one cause is enough
                 pass
             else:
-                return found if left is x and right is y else _array(found)
+                if left is x and right is y:
+                    return found
+                out = Array()  # a call of `_array` costs 50 ns
+                out.data = found
+                return out
     elif kernel is not None and len(values) == 1:
         x = values[0]
         left = x.data if type(x) is Array else x

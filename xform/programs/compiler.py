@@ -39,7 +39,8 @@ class Compiled:
     1. `compiled(*flat)` takes the flat inputs of the program and returns the list of its flat outputs.
     2. Arrays between them lie in a workspace that calls use again; each running call has its own, so that threads, and
        calls from inside a call, do not meet. What is returned is the caller's, as from a run of the program: it shares
-       memory with an input only where the program's own result does.
+       memory with an input only where the program's own result does. The memory of large results is used again once
+       nobody holds them any more, nor a view of them.
     3. An exception names the operation and its line in the user's program; the generated lines stand in its traceback.
     """
 

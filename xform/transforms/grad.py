@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
@@ -18,16 +18,16 @@ from xform.core.errors import GradientError, LayerError, OperandTypeError, Shape
 from xform.core.memory import unshared
 from xform.core.place import FORWARD, Place, place
 from xform.core.source import Site, describe, user_site
-from xform.core.stack import BOTTOM, Level, Transformation, check_rewriters, concrete, cursor, levels, stack
+from xform.core.stack import BOTTOM, Level, Transformation, check_rewriters, concrete, cursor, is_watched, levels, stack
 from xform.core.value import Array, Value
 from xform.layers import lifted
 from xform.ops.broadcast import astype
 from xform.ops.create import ones_like, zeros_like
 from xform.ops.structural import scoped
-from xform.transforms.guard import Guard
+from xform.transforms.guard import Guard, no_note
 from xform.transforms.plans import ARRAY_TYPES, LEAF, PASS, Entry
 from xform.transforms.recording import GradValue, place_on, tracked
-from xform.transforms.tape import Walk, collect, first_consumers, in_dtype_of, release, scope_of, shielded
+from xform.transforms.tape import Walk, collect, first_consumers, follow, in_dtype_of, release, scope_of, shielded
 
 __all__ = ["Grad", "GradValue"]
 
@@ -69,6 +69,10 @@ class Grad(Transformation):
         self.foreign = False  # whether arrays of other libraries than NumPy were recorded
         self.site: Site | None = None
         self.guard = Guard(guard) if guard != "off" else None
+        # what remembers an array that an operation saves, and the numbers of those that it does
+        self.note: Callable[..., None] = no_note if self.guard is None else self.guard.note
+        self.noted: Container[int] = () if self.guard is None else self.guard.saved
+        self.straight: Level | None = None  # where operations on values take the straight paths
         self._state = "new"
         self._bare = False  # whether nothing stands below
         self.sequence = itertools.count().__next__
@@ -98,6 +102,7 @@ class Grad(Transformation):
         """End the record: values can still be read, and be given to `gradient`."""
         self.ended = True
         self.paused += 1
+        self.straight = None  # it holds the tape
         if self._state == "recording":
             self._state = "ended"
 
@@ -284,9 +289,8 @@ class Grad(Transformation):
             msg = f"{self!r} was consumed by an earlier backward pass; give that one retain=True to walk again"
             raise TapeConsumedError(msg, layer=self)
         seeds = self._seeds(ys, dys)
-        entries = collect([y.entry for y, _ in seeds])
-        if self.guard is not None:
-            self.guard.check(entries, self)
+        if self.guard is not None and (changed := self.guard.changes()):
+            self.guard.refuse(changed, collect([y.entry for y, _ in seeds]), self)
         self._end_recording()
         level = self._level()
         below = _get() if level is None else level.below
@@ -300,37 +304,41 @@ class Grad(Transformation):
         try:
             if not raw:
                 check_rewriters(self)
+            starts = [(y.entry, dy if dy is not None else one_like(y.data, raw=raw)) for y, dy in seeds]
             if not retain:
                 self._state = "consumed"
                 for y, _ in seeds:
                     y.entry = (y.entry[0], LEAF, None, None)
             if len(self.group) == 1:
-                return self._walk(entries, seeds, wanted, raw=raw)
+                return self._walk(starts, wanted, raw=raw)
             with self.suspended_siblings():
-                return self._walk(entries, seeds, wanted, raw=raw)
+                return self._walk(starts, wanted, raw=raw)
         except BaseException as error:
             release(error)
             raise
         finally:
-            entries.clear()
             _set(here)
             place.set(where)
 
-    def _walk(self, entries: list[Entry | None], seeds: list[Any], wanted: list[int], *, raw: bool) -> dict[int, Any]:
-        walk = Walk(entries, raw=raw)
-        for y, dy in seeds:
-            if dy is not None:
-                cotangent = dy
-            elif raw and type(y.data) in ARRAY_TYPES:
-                cotangent = y.data.dtype.type(1)
-            else:
-                cotangent = ones_like(y.data)
-            walk.seed(y.entry[0], cotangent if raw else lifted(cotangent))
-        found: dict[int, Any] = {}
-        at = len(entries) - 1
-        leaves = [] if walk.watched else [sequence for sequence in wanted if sequence in self._kinds]
+    def _walk(self, starts: list[tuple[Entry, Any]], wanted: list[int], *, raw: bool) -> dict[int, Any]:
+        """Walk back from `starts`, entries and their cotangents, which are taken out of the list."""
+        watched = not raw and is_watched()
+        leaves = [] if watched else [sequence for sequence in wanted if sequence in self._kinds]
         if leaves:  # they are kept as they are met, 1 us less each
             wanted = [sequence for sequence in wanted if sequence not in self._kinds]
+        if raw and len(starts) == 1 and not (wanted or self._callbacks or self._markers):
+            entry, cotangent = follow(*starts.pop())
+            if entry[1] == LEAF:
+                return {entry[0]: cotangent}
+            starts.append((entry, cotangent))
+        entries = collect([entry for entry, _ in starts])
+        walk = Walk(entries, raw=raw, watched=watched)
+        for entry, cotangent in starts:
+            walk.seed(entry[0], cotangent if raw else lifted(cotangent))
+        starts.clear()
+        entry = cotangent = None  # type: ignore[assignment]  # what was walked is freed
+        found: dict[int, Any] = {}
+        at = len(entries) - 1
         for stop, actions in self._stops(entries, wanted, found):
             walk.run(at, stop)
             at = min(at, stop - 1)
@@ -416,6 +424,11 @@ class Grad(Transformation):
         """Whether a layer stands above this one on the current stack."""
         order = [level.layer for level in levels()]
         return owner in order and self in order and order.index(owner) < order.index(self)
+
+
+def one_like(y: Any, *, raw: bool) -> Any:
+    """Return the cotangent of a scalar output that has been given none."""
+    return y.dtype.type(1) if raw and type(y) in ARRAY_TYPES else ones_like(y)
 
 
 def take_into(found: dict[int, Any], sequence: int, walk: Walk) -> None:

@@ -35,6 +35,7 @@ COUNT = 64
 #: what a guard remembers of an array: a reference, its content, the name of the operator that saved it, and where; an
 #: operator may hold values of the tape, which would then hold itself
 Saved = tuple[ref[np.ndarray[Any, Any]], Any, str, Spot | None]
+Change = tuple[np.ndarray[Any, Any], str, Spot | None]
 
 
 class Guard:
@@ -51,11 +52,11 @@ class Guard:
         self.saved: dict[int, Saved] = {}  # by identity of the array
         self.spots = Spots()
 
-    def note(self, array: Any, by: Operator | str) -> None:
+    def note(self, array: Any, by: Operator | str, depth: int = 3) -> None:
         """Remember an array, the first time: an operation saves it, or a function gives it to its user."""
-        if id(array) not in self.saved and type(array) is np.ndarray and not array.dtype.hasobject:
-            name = by if isinstance(by, str) else by.name
-            self.saved[id(array)] = (ref(array), self.content_of(array), name, self.spots.spot())
+        if id(array) not in self.saved and type(array) is np.ndarray:
+            name = by if type(by) is str else by.name  # type: ignore[union-attr]
+            self.saved[id(array)] = (ref(array), self.content_of(array), name, self.spots.spot(depth))
 
     def look(self, value: Any, op: Operator, residual: Any) -> None:
         """Remember the array beneath a value that an operation takes in, where what is saved holds it."""
@@ -80,15 +81,18 @@ class Guard:
 
         return interpret
 
-    def check(self, entries: Iterable[Entry | None], tape: Any) -> None:
-        """Raise `SavedArrayError` where an array that these entries hold is not as it was."""
+    def changes(self) -> list[Change]:
+        """Return what is not as it was: the arrays, and what saved each first, and where."""
         content_of = self.content_of
-        changed = [
+        return [
             (array, operator, spot)
             for reference, content, operator, spot in self.saved.values()
             if (array := reference()) is not None and content_of(array) != content
         ]
-        for array, operator, spot in changed:
+
+    def refuse(self, changes: Iterable[Change], entries: Iterable[Entry | None], tape: Any) -> None:
+        """Raise `SavedArrayError` where one of these entries holds an array that has changed."""
+        for array, operator, spot in changes:
             for entry in entries:
                 if entry is not None and any(shares(array, held) for held in arrays_in(entry[2])):
                     raise self.changed(array, operator, site_of(spot), entry, tape)
@@ -106,6 +110,10 @@ class Guard:
         return SavedArrayError(msg, layer=tape, value=array, operator=name, site=site)
 
 
+def no_note(array: Any, by: Operator | str, depth: int = 3) -> None:
+    """Remember nothing: what a tape without a guard does."""
+
+
 def sampled(array: Any) -> bytes:
     """Return the bytes of some elements of an array, all where it is small; one array costs 1 us."""
     size = array.size
@@ -116,7 +124,9 @@ def sampled(array: Any) -> bytes:
 
 
 def checksum(array: Any) -> tuple[tuple[int, ...], int]:
-    """Return shape and checksum of an array."""
+    """Return shape and checksum of an array; of objects the addresses."""
+    if array.dtype.hasobject:
+        return array.shape, zlib.crc32(array.tobytes())
     return array.shape, zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
 
 

@@ -51,12 +51,12 @@ def _reshape(cotangent: Any, residual: Any) -> Any:
 
 def _sum_leading(cotangent: Any, residual: Any) -> Any:
     """Step of an operand that was broadcast along new leading axes, a bias say: run its own step, then add up."""
-    code, kept, axes, like = residual
+    code, kept, shape, dtype = residual
     step = steps[code]
     part = cotangent if step is None else step(cotangent, kept)
-    if type(part) is np.ndarray and part.dtype is like.dtype:
-        return _add(part, axes)
-    return settle(part, like)
+    if type(part) is np.ndarray and part.dtype is dtype:
+        return _add(part, tuple(range(part.ndim - len(shape))))
+    return settle(part, Aval(shape, dtype))
 
 
 _add = np.add.reduce
@@ -76,7 +76,7 @@ def fitted(code: int, kept: Any, own: Any, out: Any) -> tuple[int, Any]:
             return RESHAPE, (code, kept, own.shape)
         extra = out.ndim - own.ndim
         if extra and own.shape == out.shape[extra:] and type(own) is np.ndarray:
-            return SUM, (code, kept, tuple(range(extra)), Aval(own.shape, own.dtype))
+            return SUM, (code, kept, own.shape, own.dtype)
     return ADJUST, (code, kept, Aval(own.shape, own.dtype) if type(own) is np.ndarray else aval_of(own))
 
 
@@ -93,13 +93,14 @@ class Plan:
     `codes[i]` and `saves[i]` belong to operand i: the step, and what it keeps: an operand's position, `OUT`, `NOTHING`,
     or `SEVERAL`. A cotangent that passes unchanged does so under its operator's name there, since something below may
     see the step. `code`, `save`, `right_code`, `right_save`, `keep` are those of the first and the last operand on the
-    straight path (of a product: for two matrices). There operations of one operand that have a general rule are known
+    straight path (of a product: for two matrices); `quick`, where the first keeps nothing, the result or the other
+    operand. There operations of one operand that have a general rule are known
     by `single`, those that have none on purpose by `blocked`.
     """
 
     __slots__ = (
-        "blocked", "builtin", "code", "codes", "fast", "holds", "keep", "kernel", "linear", "product", "right_code",
-        "right_save", "rule", "save", "saves", "scatters", "several", "single",
+        "blocked", "builtin", "code", "codes", "fast", "holds", "keep", "kernel", "linear", "product", "quick",
+        "right_code", "right_save", "rule", "save", "saves", "saves_any", "scatters", "several", "single",
     )  # fmt: skip
 
     def __init__(self, kind: type[Operator], rule: Any) -> None:
@@ -130,6 +131,7 @@ class Plan:
         self.code = self.save = self.right_code = self.right_save = NOTHING
         self.several: Any = None
         self.keep: Any = None
+        self.saves_any = self.quick = False
         self.holds = False  # whether what `keep` gives may hold operands themselves
         if isinstance(rule, Partials):
             self.several = self.keep = rule.residual
@@ -137,6 +139,8 @@ class Plan:
             self.saves = tuple(save for _, save in pairs)
             self.code, self.save = pairs[0]
             self.right_code, self.right_save = pairs[-1]
+            self.saves_any = {self.save, self.right_save} != {NOTHING}
+            self.quick = self.fast and self.save in (NOTHING, OUT, 1)
             passing = new_code(lambda t, _: t, kind.__name__)
             self.codes = tuple(passing if code == PASS else code for code, _ in pairs)
             self.holds = rule.factors is None and SEVERAL in (self.save, self.right_save)

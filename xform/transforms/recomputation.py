@@ -17,7 +17,7 @@ from xform.core.aval import Aval
 from xform.core.operator import Operator
 from xform.core.place import Place, place
 from xform.core.rules import Bilinear, Linear, Partials
-from xform.core.stack import Level, apply, cursor
+from xform.core.stack import Level, apply, cursor, is_watched
 from xform.core.value import Array, Value
 from xform.transforms.operands import for_rule, is_bare, taken_in
 from xform.transforms.plans import LEAF, OUTPUT, Entry, Plan, plan_of, record
@@ -325,7 +325,7 @@ def walk_of(
     run = Recomputation(journal, inputs, kept)
     run.attach(positions)
     run.run(Schedule(journal, asked, (), kept).tasks)
-    walk = Walk(collect([run.entries[number] for number in asked]), raw=run.raw)
+    walk = Walk(collect([run.entries[number] for number in asked]), raw=run.raw, watched=not run.raw and is_watched())
     for number, t in asked.items():
         walk.seed(run.entries[number][0], taken_in(t, bare=run.raw))
     return walk

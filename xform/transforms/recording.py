@@ -54,7 +54,10 @@ def place_on(tape: Any, below: Level) -> Level:
             return unary(op, values[0])
         return binary(op, *values) if count == 2 else general(op, values)
 
-    return Level(tape, below, interpret, unary, binary)
+    level = Level(tape, below, interpret, unary, binary)
+    if below is BOTTOM:
+        tape.straight = level
+    return level
 
 
 def entries_of(tape: Any, out: Any) -> list[Entry]:

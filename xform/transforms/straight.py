@@ -16,12 +16,18 @@ from xform.core.backend import HOST_TYPES
 from xform.core.operator import Operator
 from xform.core.stack import BOTTOM, Interpret, cursor
 from xform.core.value import Array, Value
+from xform.ops.products import Matmul
 from xform.transforms.plans import ARRAY_TYPES, CALL, LEAF, MANY, NOTHING, OUT, SCATTER, SEVERAL, Entry, fitted
+from xform.values import BINARY
 
 __all__ = ["GradValue", "bind_binary", "bind_unary", "tracked"]
 
 _get = cursor.get
 _set = cursor.set
+matrix = np.ndarray
+#: how far above what looks for the user's line the user is at least, where the functions below note an array; a frame
+#: that need not be looked at is 100 ns
+DEPTH = 5
 
 
 class GradValue(Value):
@@ -45,20 +51,11 @@ def tracked(tape: Any, data: Any, entry: Entry) -> GradValue:
     return value
 
 
-def note_of(tape: Any) -> Callable[[Any, Operator], None]:
-    """Return what remembers an array that an operation saves, on the straight paths."""
-    return no_note if tape.guard is None else tape.guard.note
-
-
-def no_note(value: Any, op: Operator) -> None:
-    """Remember nothing."""
-
-
 def bind_unary(  # noqa: C901  (straight paths: a call costs 60 ns)
     tape: Any, general: Interpret
 ) -> Callable[[Operator, Any], Any]:
     """Return the function that records an operation of one operand."""
-    sequence, arrays, bottom, note = tape.sequence, ARRAY_TYPES, BOTTOM.interpret, note_of(tape)
+    sequence, arrays, bottom, note = tape.sequence, ARRAY_TYPES, BOTTOM.interpret, tape.note
 
     def unary(op: Operator, x: Any) -> Any:
         plan = op.plan
@@ -116,130 +113,188 @@ def bind_unary(  # noqa: C901  (straight paths: a call costs 60 ns)
     return unary
 
 
-def bind_binary(  # noqa: C901, PLR0915  (four straight paths: a call among them costs 60 ns)
-    tape: Any, general: Interpret
-) -> Callable[[Operator, Any, Any], Any]:
+def bind_binary(tape: Any, general: Interpret) -> Callable[[Operator, Any, Any], Any]:
     """Return the function that records an operation of two operands."""
-    sequence, arrays, host, matrix, note = tape.sequence, ARRAY_TYPES, HOST_TYPES, np.ndarray, note_of(tape)
 
-    def binary(op: Operator, x: Any, y: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  (one straight path: a call costs 60 ns)
-        plan = op.plan
-        if plan is None or tape.paused:
-            return general(op, (x, y))
-        if not plan.fast:
-            return product(op, plan, x, y) if plan.product else general(op, (x, y))
-        left, right = type(x), type(y)
-        if left is GradValue and x.owner is tape:
-            if right is GradValue and y.owner is tape:
-                return both(op, plan, x, y)
-            own = x.data
-            if right is Array:
-                y = y.data
-                right = type(y)
-            if right not in host or type(own) not in arrays:
-                return general(op, (x, y))
-            try:
-                out = plan.kernel(own, y)
-            except (TypeError, ValueError):  # said again with operator, operands and line
-                return general(op, (x, y))
-            save = plan.save
-            kept = None if save == NOTHING else y if save == 1 else own if save == 0 else out
-            if save == SEVERAL:
-                kept = plan.keep(0, op, (own, y), out)
-            code = plan.code
-            parent = x.entry
-            if right is matrix and (save == 1 or (save == SEVERAL and plan.holds)):
-                note(y, op)
-        elif right is GradValue and y.owner is tape:
-            own = y.data
-            if left is Array:
-                x = x.data
-                left = type(x)
-            if left not in host or type(own) not in arrays:
-                return general(op, (x, y))
-            try:
-                out = plan.kernel(x, own)
-            except (TypeError, ValueError):
-                return general(op, (x, y))
-            save = plan.right_save
-            kept = None if save == NOTHING else x if save == 0 else own if save == 1 else out
-            if save == SEVERAL:
-                kept = plan.keep(1, op, (x, own), out)
-            code = plan.right_code
-            parent = y.entry
-            if left is matrix and (save == 0 or (save == SEVERAL and plan.holds)):
-                note(x, op)
-        else:
-            return general(op, (x, y))
-        if parent[1] == LEAF and (kept is own or (save == SEVERAL and plan.holds)):
-            note(own, op)
-        value = GradValue()
-        value.data = out
-        value.owner = tape
-        # same bytes and axes: same shape and dtype, since promotion and broadcasting only ever widen
-        size = own.nbytes
-        if size == out.nbytes and size and own.ndim == out.ndim:
-            value.entry = (sequence(), code, kept, None, parent)
-        else:
-            value.entry = (sequence(), *fitted(code, kept, own, out), None, parent)
-        return value
-
-    def both(op: Operator, plan: Any, left: GradValue, right: GradValue) -> Any:
-        x, y = left.data, right.data
-        if type(x) not in arrays or type(y) not in arrays:
-            return general(op, (left, right))
-        try:
-            out = plan.kernel(x, y)
-        except (TypeError, ValueError):
-            return general(op, (left, right))
-        save, code, several = plan.save, plan.code, plan.holds
-        kept = None if save == NOTHING else y if save == 1 else x if save == 0 else out
-        if save == SEVERAL:
-            kept = plan.keep(0, op, (x, y), out)
-        save, right_code = plan.right_save, plan.right_code
-        other = None if save == NOTHING else x if save == 0 else y if save == 1 else out
-        if save == SEVERAL:
-            other = plan.keep(1, op, (x, y), out)
-        if left.entry[1] == LEAF and (kept is x or other is x or several):
-            note(x, op)
-        if right.entry[1] == LEAF and (kept is y or other is y or several):
-            note(y, op)
-        size, ndim = out.nbytes, out.ndim
-        if x.nbytes != size or x.ndim != ndim or not size:
-            code, kept = fitted(code, kept, x, out)
-        if y.nbytes != size or y.ndim != ndim or not size:
-            right_code, other = fitted(right_code, other, y, out)
-        residual = (code, kept, right_code, other)
-        return tracked(tape, out, (sequence(), MANY, residual, None, left.entry, right.entry))
-
-    def product(op: Operator, plan: Any, x: Any, y: Any) -> Any:  # noqa: C901
-        """Record a product of two matrices: each step keeps the other operand alone (W3: 4.2 x without)."""
-        left = right = None
-        a, b = x, y
-        if type(x) is GradValue and x.owner is tape:
-            left, a = x.entry, x.data
-        elif type(x) is Array:
-            a = x.data
-        if type(y) is GradValue and y.owner is tape:
-            right, b = y.entry, y.data
-        elif type(y) is Array:
-            b = y.data
-        if type(a) is not matrix or type(b) is not matrix or a.ndim != 2 or b.ndim != 2 or a.dtype is not b.dtype:
-            return general(op, (x, y))
-        try:
-            out = plan.kernel(a, b)
-        except (TypeError, ValueError):
-            return general(op, (x, y))
-        if left is None or left[1] == LEAF:
-            note(a, op)
-        if right is None or right[1] == LEAF:
-            note(b, op)
-        if right is None:
-            if left is None:
-                return general(op, (x, y))
-            return tracked(tape, out, (sequence(), plan.code, b, None, left))
-        if left is None:
-            return tracked(tape, out, (sequence(), plan.right_code, a, None, right))
-        return tracked(tape, out, (sequence(), MANY, (plan.code, b, plan.right_code, a), None, left, right))
+    def binary(op: Operator, x: Any, y: Any) -> Any:
+        found = record_binary(tape, op, x, y)
+        return general(op, (x, y)) if found is NotImplemented else found
 
     return binary
+
+
+# Each of the following computes an operation and records it, or returns NotImplemented: the general path then says what
+# is wrong, with operator, operands and line.
+
+
+def record_binary(tape: Any, op: Operator, x: Any, y: Any) -> Any:
+    """Record an operation of two operands."""
+    plan = op.plan
+    if plan is None or tape.paused:
+        return NotImplemented
+    left, right = type(x) is GradValue and x.owner is tape, type(y) is GradValue and y.owner is tape
+    if type(x) is Array:
+        x = x.data
+    if type(y) is Array:
+        y = y.data
+    if plan.fast:
+        if left:
+            return record_both(tape, op, plan, x, y) if right else record_one(tape, op, plan, x, y, 0)
+        return record_one(tape, op, plan, y, x, 1) if right else NotImplemented
+    return product(tape, op, plan, x, y) if plan.product and (left or right) else NotImplemented
+
+
+def record_one(tape: Any, op: Operator, plan: Any, value: GradValue, other: Any, position: int) -> Any:  # noqa: PLR0917
+    """Record an operation of a tracked operand, at this position, and another one."""
+    own = value.data
+    if type(other) not in HOST_TYPES or type(own) not in ARRAY_TYPES:
+        return NotImplemented
+    operands = (other, own) if position else (own, other)
+    try:
+        out = plan.kernel(*operands)
+    except (TypeError, ValueError):
+        return NotImplemented
+    code, save = (plan.right_code, plan.right_save) if position else (plan.code, plan.save)
+    parent, holds = value.entry, False
+    if save >= 0:
+        kept = operands[save]
+    elif save == SEVERAL:
+        kept, holds = plan.keep(position, op, operands, out), plan.holds
+    else:
+        kept = out if save == OUT else None
+    if type(other) is matrix and (kept is other or holds) and id(other) not in tape.noted:
+        tape.note(other, op, DEPTH)
+    if parent[1] == LEAF and (kept is own or holds):
+        tape.note(own, op, DEPTH)
+    made = GradValue()
+    made.data = out
+    made.owner = tape
+    # same bytes and axes: same shape and dtype, since promotion and broadcasting only ever widen
+    size = own.nbytes
+    if size != out.nbytes or not size or own.ndim != out.ndim:
+        code, kept = fitted(code, kept, own, out)
+    made.entry = (tape.sequence(), code, kept, None, parent)
+    return made
+
+
+def record_both(tape: Any, op: Operator, plan: Any, left: GradValue, right: GradValue) -> Any:  # noqa: C901
+    """Record an operation whose two operands are tracked."""
+    x, y = left.data, right.data
+    if type(x) not in ARRAY_TYPES or type(y) not in ARRAY_TYPES:
+        return NotImplemented
+    try:
+        out = plan.kernel(x, y)
+    except (TypeError, ValueError):
+        return NotImplemented
+    first, second = left.entry, right.entry
+    code, right_code = plan.code, plan.right_code
+    kept = other = None
+    if plan.saves_any:
+        save = plan.save
+        if save == SEVERAL:
+            kept = plan.keep(0, op, (x, y), out)
+        elif save != NOTHING:
+            kept = y if save == 1 else x if save == 0 else out
+        save = plan.right_save
+        if save == SEVERAL:
+            other = plan.keep(1, op, (x, y), out)
+        elif save != NOTHING:
+            other = x if save == 0 else y if save == 1 else out
+        if first[1] == LEAF and (kept is x or other is x or plan.holds):
+            tape.note(x, op, DEPTH)
+        if second[1] == LEAF and (kept is y or other is y or plan.holds):
+            tape.note(y, op, DEPTH)
+    size, ndim = out.nbytes, out.ndim
+    if x.nbytes != size or x.ndim != ndim or not size:
+        code, kept = fitted(code, kept, x, out)
+    if y.nbytes != size or y.ndim != ndim or not size:
+        right_code, other = fitted(right_code, other, y, out)
+    made = GradValue()
+    made.data = out
+    made.owner = tape
+    made.entry = (tape.sequence(), MANY, (code, kept, right_code, other), None, first, second)
+    return made
+
+
+def product(tape: Any, op: Operator, plan: Any, x: Any, y: Any) -> Any:
+    """Record a product of two matrices: each step keeps the other operand alone (W3: 4.2 x without)."""
+    first: Entry | None = None
+    second: Entry | None = None
+    a, b = x, y
+    if type(x) is GradValue and x.owner is tape:
+        first, a = x.entry, x.data
+    if type(y) is GradValue and y.owner is tape:
+        second, b = y.entry, y.data
+    if type(a) is not matrix or type(b) is not matrix or a.ndim != 2 or b.ndim != 2 or a.dtype is not b.dtype:
+        return NotImplemented
+    try:
+        out = plan.kernel(a, b)
+    except (TypeError, ValueError):
+        return NotImplemented
+    noted = tape.noted
+    if (first is None or first[1] == LEAF) and id(a) not in noted:
+        tape.note(a, op, DEPTH)
+    if (second is None or second[1] == LEAF) and id(b) not in noted:
+        tape.note(b, op, DEPTH)
+    made = GradValue()
+    made.data = out
+    made.owner = tape
+    if second is None:
+        made.entry = (tape.sequence(), plan.code, b, None, first)
+    elif first is None:
+        made.entry = (tape.sequence(), plan.right_code, a, None, second)
+    else:
+        made.entry = (tape.sequence(), MANY, (plan.code, b, plan.right_code, a), None, first, second)
+    return made
+
+
+# ------------------------------------------------------------------ Python's operators on tracked values
+
+
+def methods_of(op: Operator, name: str) -> dict[str, Callable[[Any, Any], Any]]:
+    """Return a binary operator's method of tracked values, and its reflection, by name.
+
+    On top of the stack they record at once, without the way through `Level.binary`; whatever is not so simple is left
+    to the methods of all values.
+    """
+    general, reflection = getattr(Value, f"__{name}__"), getattr(Value, f"__r{name}__")
+
+    def method(self: GradValue, other: Any) -> Any:
+        tape, plan = self.owner, op.plan
+        if _get() is not tape.straight or plan is None or tape.paused:
+            return general(self, other)
+        own, plain, save = self.data, other.data if type(other) is Array else other, plan.save
+        if plan.quick and type(plain) is type(own) is matrix:  # what `record_one` does, 150 ns an operation sooner
+            try:
+                out = plan.kernel(own, plain)
+            except (TypeError, ValueError):
+                return general(self, other)
+            kept = None
+            if save == 1:
+                kept = plain
+                if id(plain) not in tape.noted:
+                    tape.note(plain, op)
+            elif save == OUT:
+                kept = out
+            made = GradValue()
+            made.data = out
+            made.owner = tape
+            size = own.nbytes
+            if size == out.nbytes and size and own.ndim == out.ndim:
+                made.entry = (tape.sequence(), plan.code, kept, None, self.entry)
+            else:
+                made.entry = (tape.sequence(), *fitted(plan.code, kept, own, out), None, self.entry)
+            return made
+        found = record_binary(tape, op, self, other)
+        return general(self, other) if found is NotImplemented else found
+
+    def reflected(self: GradValue, other: Any) -> Any:
+        found = record_binary(self.owner, op, other, self) if _get() is self.owner.straight else NotImplemented
+        return reflection(self, other) if found is NotImplemented else found
+
+    return {f"__{name}__": method, f"__r{name}__": reflected}
+
+
+for _name, _op in (BINARY | {"matmul": Matmul()}).items():
+    for _method, _behaviour in methods_of(_op, _name).items():
+        setattr(GradValue, _method, _behaviour)
