@@ -114,10 +114,11 @@ class Spots:
     def spot(self, depth: int) -> Spot | None:
         """Return code and instruction of the nearest frame outside xform and NumPy, at least so far out."""
         frame: FrameType | None = sys._getframe(depth)  # noqa: SLF001
-        passed_over = _passed_over
-        while frame is not None and passed_over[frame.f_code.co_filename]:
-            frame = frame.f_back
-        if frame is None or frame.f_code is not self.code:
+        code = self.code
+        if frame.f_code is code:  # type: ignore[union-attr]
+            return code, frame.f_lasti  # type: ignore[union-attr]
+        frame = nearest_frame(frame)
+        if frame is None or frame.f_code is not code:
             frame = user_frame(frame)
             self.code = None if frame is None else frame.f_code
         return None if frame is None else (frame.f_code, frame.f_lasti)

@@ -54,9 +54,10 @@ class Guard:
 
     def note(self, array: Any, by: Operator | str, depth: int = 3) -> None:
         """Remember an array, the first time: an operation saves it, or a function gives it to its user."""
-        if id(array) not in self.saved and type(array) is np.ndarray:
+        key, saved = id(array), self.saved
+        if key not in saved and type(array) is np.ndarray:
             name = by if type(by) is str else by.name  # type: ignore[union-attr]
-            self.saved[id(array)] = (ref(array), self.content_of(array), name, self.spots.spot(depth))
+            saved[key] = (ref(array), self.content_of(array), name, self.spots.spot(depth))
 
     def look(self, value: Any, op: Operator, residual: Any) -> None:
         """Remember the array beneath a value that an operation takes in, where what is saved holds it."""

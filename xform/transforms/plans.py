@@ -70,13 +70,12 @@ AROUND = (ADJUST, RESHAPE, SUM)
 def fitted(code: int, kept: Any, own: Any, out: Any) -> tuple[int, Any]:
     """Return code and residual of an operand whose cotangent is brought to its shape and dtype, where they differ."""
     if own.dtype == out.dtype:
-        if own.shape == out.shape:
-            return code, kept
+        shape = own.shape
         if own.size == out.size and own.size:
-            return RESHAPE, (code, kept, own.shape)
+            return (code, kept) if own.ndim == out.ndim else (RESHAPE, (code, kept, shape))
         extra = out.ndim - own.ndim
-        if extra and own.shape == out.shape[extra:] and type(own) is np.ndarray:
-            return SUM, (code, kept, own.shape, own.dtype)
+        if shape == out.shape[extra:] and type(own) is np.ndarray:
+            return (SUM, (code, kept, shape, own.dtype)) if extra else (code, kept)
     return ADJUST, (code, kept, Aval(own.shape, own.dtype) if type(own) is np.ndarray else aval_of(own))
 
 
@@ -99,12 +98,13 @@ class Plan:
     """
 
     __slots__ = (
-        "blocked", "builtin", "code", "codes", "fast", "holds", "keep", "kernel", "linear", "product", "quick",
+        "blocked", "builtin", "code", "codes", "fast", "holds", "keep", "kernel", "linear", "name", "product", "quick",
         "right_code", "right_save", "rule", "save", "saves", "saves_any", "scatters", "several", "single",
     )  # fmt: skip
 
     def __init__(self, kind: type[Operator], rule: Any) -> None:
         self.rule = rule
+        self.name = kind.__name__
         self.kernel = kind.kernel
         self.builtin = kind.__module__.startswith("xform.ops") and is_builtin(rule)
         self.product = isinstance(rule, Bilinear) and rule.flat is not None

@@ -25,9 +25,6 @@ __all__ = ["GradValue", "bind_binary", "bind_unary", "tracked"]
 _get = cursor.get
 _set = cursor.set
 matrix = np.ndarray
-#: how far above what looks for the user's line the user is at least, where the functions below note an array; a frame
-#: that need not be looked at is 100 ns
-DEPTH = 5
 
 
 class GradValue(Value):
@@ -117,17 +114,18 @@ def bind_binary(tape: Any, general: Interpret) -> Callable[[Operator, Any, Any],
     """Return the function that records an operation of two operands."""
 
     def binary(op: Operator, x: Any, y: Any) -> Any:
-        found = record_binary(tape, op, x, y)
+        found = record_binary(tape, op, x, y, 6)
         return general(op, (x, y)) if found is NotImplemented else found
 
     return binary
 
 
 # Each of the following computes an operation and records it, or returns NotImplemented: the general path then says what
-# is wrong, with operator, operands and line.
+# is wrong, with operator, operands and line. `depth` is how far above the guard's look for the user's line the user is
+# at least: a frame that is looked at costs 100 ns.
 
 
-def record_binary(tape: Any, op: Operator, x: Any, y: Any) -> Any:
+def record_binary(tape: Any, op: Operator, x: Any, y: Any, depth: int) -> Any:
     """Record an operation of two operands."""
     plan = op.plan
     if plan is None or tape.paused:
@@ -139,12 +137,14 @@ def record_binary(tape: Any, op: Operator, x: Any, y: Any) -> Any:
         y = y.data
     if plan.fast:
         if left:
-            return record_both(tape, op, plan, x, y) if right else record_one(tape, op, plan, x, y, 0)
-        return record_one(tape, op, plan, y, x, 1) if right else NotImplemented
-    return product(tape, op, plan, x, y) if plan.product and (left or right) else NotImplemented
+            return record_both(tape, op, plan, x, y, depth) if right else record_one(tape, op, plan, x, y, 0, depth)
+        return record_one(tape, op, plan, y, x, 1, depth) if right else NotImplemented
+    return product(tape, plan, x, y, depth) if plan.product and (left or right) else NotImplemented
 
 
-def record_one(tape: Any, op: Operator, plan: Any, value: GradValue, other: Any, position: int) -> Any:  # noqa: PLR0917
+def record_one(  # noqa: PLR0917  (one straight path)
+    tape: Any, op: Operator, plan: Any, value: GradValue, other: Any, position: int, depth: int
+) -> Any:
     """Record an operation of a tracked operand, at this position, and another one."""
     own = value.data
     if type(other) not in HOST_TYPES or type(own) not in ARRAY_TYPES:
@@ -163,9 +163,9 @@ def record_one(tape: Any, op: Operator, plan: Any, value: GradValue, other: Any,
     else:
         kept = out if save == OUT else None
     if type(other) is matrix and (kept is other or holds) and id(other) not in tape.noted:
-        tape.note(other, op, DEPTH)
+        tape.note(other, plan.name, depth)
     if parent[1] == LEAF and (kept is own or holds):
-        tape.note(own, op, DEPTH)
+        tape.note(own, plan.name, depth)
     made = GradValue()
     made.data = out
     made.owner = tape
@@ -177,7 +177,9 @@ def record_one(tape: Any, op: Operator, plan: Any, value: GradValue, other: Any,
     return made
 
 
-def record_both(tape: Any, op: Operator, plan: Any, left: GradValue, right: GradValue) -> Any:  # noqa: C901
+def record_both(  # noqa: C901, PLR0917
+    tape: Any, op: Operator, plan: Any, left: GradValue, right: GradValue, depth: int
+) -> Any:
     """Record an operation whose two operands are tracked."""
     x, y = left.data, right.data
     if type(x) not in ARRAY_TYPES or type(y) not in ARRAY_TYPES:
@@ -201,9 +203,9 @@ def record_both(tape: Any, op: Operator, plan: Any, left: GradValue, right: Grad
         elif save != NOTHING:
             other = x if save == 0 else y if save == 1 else out
         if first[1] == LEAF and (kept is x or other is x or plan.holds):
-            tape.note(x, op, DEPTH)
+            tape.note(x, plan.name, depth)
         if second[1] == LEAF and (kept is y or other is y or plan.holds):
-            tape.note(y, op, DEPTH)
+            tape.note(y, plan.name, depth)
     size, ndim = out.nbytes, out.ndim
     if x.nbytes != size or x.ndim != ndim or not size:
         code, kept = fitted(code, kept, x, out)
@@ -216,7 +218,7 @@ def record_both(tape: Any, op: Operator, plan: Any, left: GradValue, right: Grad
     return made
 
 
-def product(tape: Any, op: Operator, plan: Any, x: Any, y: Any) -> Any:
+def product(tape: Any, plan: Any, x: Any, y: Any, depth: int) -> Any:
     """Record a product of two matrices: each step keeps the other operand alone (W3: 4.2 x without)."""
     first: Entry | None = None
     second: Entry | None = None
@@ -233,9 +235,9 @@ def product(tape: Any, op: Operator, plan: Any, x: Any, y: Any) -> Any:
         return NotImplemented
     noted = tape.noted
     if (first is None or first[1] == LEAF) and id(a) not in noted:
-        tape.note(a, op, DEPTH)
+        tape.note(a, plan.name, depth)
     if (second is None or second[1] == LEAF) and id(b) not in noted:
-        tape.note(b, op, DEPTH)
+        tape.note(b, plan.name, depth)
     made = GradValue()
     made.data = out
     made.owner = tape
@@ -251,7 +253,7 @@ def product(tape: Any, op: Operator, plan: Any, x: Any, y: Any) -> Any:
 # ------------------------------------------------------------------ Python's operators on tracked values
 
 
-def methods_of(op: Operator, name: str) -> dict[str, Callable[[Any, Any], Any]]:
+def methods_of(op: Operator, name: str) -> dict[str, Callable[[Any, Any], Any]]:  # noqa: C901  (it holds the methods)
     """Return a binary operator's method of tracked values, and its reflection, by name.
 
     On top of the stack they record at once, without the way through `Level.binary`; whatever is not so simple is left
@@ -273,7 +275,7 @@ def methods_of(op: Operator, name: str) -> dict[str, Callable[[Any, Any], Any]]:
             if save == 1:
                 kept = plain
                 if id(plain) not in tape.noted:
-                    tape.note(plain, op)
+                    tape.note(plain, plan.name, 3)
             elif save == OUT:
                 kept = out
             made = GradValue()
@@ -285,16 +287,32 @@ def methods_of(op: Operator, name: str) -> dict[str, Callable[[Any, Any], Any]]:
             else:
                 made.entry = (tape.sequence(), *fitted(plan.code, kept, own, out), None, self.entry)
             return made
-        found = record_binary(tape, op, self, other)
+        if plan.fast and type(other) is GradValue and other.owner is tape:
+            found = record_both(tape, op, plan, self, other, 4)
+        else:
+            found = record_binary(tape, op, self, other, 5)
         return general(self, other) if found is NotImplemented else found
 
     def reflected(self: GradValue, other: Any) -> Any:
-        found = record_binary(self.owner, op, other, self) if _get() is self.owner.straight else NotImplemented
+        found = record_binary(self.owner, op, other, self, 5) if _get() is self.owner.straight else NotImplemented
         return reflection(self, other) if found is NotImplemented else found
 
     return {f"__{name}__": method, f"__r{name}__": reflected}
 
 
-for _name, _op in (BINARY | {"matmul": Matmul()}).items():
-    for _method, _behaviour in methods_of(_op, _name).items():
-        setattr(GradValue, _method, _behaviour)
+def product_methods(op: Operator) -> dict[str, Callable[[Any, Any], Any]]:
+    """Return the method of a matrix product of tracked values by name; its reflection is that of all values."""
+    general = getattr(Value, "__matmul__")  # noqa: B009  (`xform.values` installs it)
+
+    def method(self: GradValue, other: Any) -> Any:
+        tape, plan, found = self.owner, op.plan, NotImplemented
+        if _get() is tape.straight and plan is not None and plan.product and not tape.paused:
+            found = product(tape, plan, self, other.data if type(other) is Array else other, 4)
+        return general(self, other) if found is NotImplemented else found
+
+    return {"__matmul__": method}
+
+
+for _behaviour in (product_methods(Matmul()), *[methods_of(_op, _name) for _name, _op in BINARY.items()]):
+    for _name, _method in _behaviour.items():
+        setattr(GradValue, _name, _method)
