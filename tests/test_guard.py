@@ -249,3 +249,15 @@ def test_residuals_of_a_users_rule_that_are_no_operands(guard):
     w *= 10.0
     with pytest.raises(SavedArrayError, match="that CustomBackward has saved"):
         tape.gradient(y, x)
+
+
+@pytest.mark.parametrize("read", [np.asarray, xf.to_numpy, xf.stop_gradient, lambda y: xf.stop_gradient(y)[:1]])
+@pytest.mark.parametrize("guard", ["sample", "full"])
+def test_a_value_that_is_read_after_the_block_and_written_to(read, guard):
+    with xf.Grad(guard=guard) as tape:
+        x = tape.attach(np.array([1.0, 2.0]))
+        y = x * 3.0
+        z = (y * y).sum()
+    read(y)[...] = 0.0
+    with pytest.raises(SavedArrayError):
+        tape.gradient(z, x)

@@ -140,6 +140,8 @@ def peeled(op: Operator, value: Value) -> Any:
     """Return the raw array beneath a value whose layer has ended, for an operator that may read it; else raise."""
     inner: Any = value
     while op.peels and isinstance(inner, Value) and (inner.owner is None or getattr(inner.owner, "ended", False)):
+        if inner.owner is not None:
+            inner.owner.handed_out(inner.data, op.name)
         inner = inner.data
     if isinstance(inner, Value) or inner is None:
         raise escaped(op, value)

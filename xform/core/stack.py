@@ -149,6 +149,9 @@ class Transformation:
         rewrapped.data = data
         return rewrapped
 
+    def handed_out(self, results: Any, by: str) -> None:
+        """Learn that a user gets plain values of this layer from the operator `by`: a tape may hold the same arrays."""
+
     def on_register(self) -> None:
         """Run when the layer is pushed, with the cursor below it."""
 

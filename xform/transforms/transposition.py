@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from xform import tree
 from xform.core.aval import aval_of
+from xform.core.devices import to_host
 from xform.core.errors import EscapedValueError, HostReadError, RuleError
 from xform.core.operator import Operator
+from xform.core.stack import concrete
 from xform.ops.create import zeros_like
 from xform.transforms.forward import LinearTrace
 from xform.transforms.grad import Grad
@@ -54,6 +59,10 @@ def transposed(linear: LinearMap, likes: Sequence[Any], wrong: str, *, placed: b
                 raise
             msg = f"{wrong} reads one: {error}"
             raise RuleError(msg, **error.payload) from error
+    if not placed and any(equation.op.nests for equation in recorder.equations):
+        if is_linear(linear, likes) is False:
+            raise not_linear(wrong, "a product of them")
+        return transposed(linear, likes, wrong, placed=True)  # what a loop saves of its rounds has to be computed
     tape.foreign = True  # the residuals are lifted, so the walk goes through `apply`
     handles = [x for x in inputs if x is not None]
     rows = [place for place, out in enumerate(outs) if tape.is_attached(out)]
@@ -65,13 +74,14 @@ def transposed(linear: LinearMap, likes: Sequence[Any], wrong: str, *, placed: b
         except EscapedValueError as error:
             if getattr(error, "owner", None) is not recorder:
                 raise
-            msg = f"{wrong} has {operator_of(error)}, which is not linear"
-            raise RuleError(msg, **error.payload) from error
+            if not is_linear(linear, likes):
+                raise not_linear(wrong, operator_of(error), **error.payload) from error
+            return transposed(linear, likes, wrong, placed=True)[1](cotangents)
         bare = is_bare(None)
         parts = [None if x is None else next(found) for x in inputs]
         return [None if part is None else taken_in(part, bare=bare) for part in parts]
 
-    return extra, pull
+    return tree.map(tape.unwrap, extra), pull
 
 
 def start(recorder: LinearTrace, like: Any, *, placed: bool) -> Any:
@@ -80,6 +90,41 @@ def start(recorder: LinearTrace, like: Any, *, placed: bool) -> Any:
     if placed or None in aval.shape or home_of(like) != "cpu":
         return zeros_like(like)
     return recorder.input(aval)
+
+
+def is_linear(linear: LinearMap, likes: Sequence[Any]) -> bool | None:
+    """Whether a map of numbers drawn at random, times -2, is -2 times the map of those; None where it gives no numbers.
+
+    Each operation of a record is known to be linear or not; a loop is one operation, and so is what runs again.
+    """
+    rng = np.random.default_rng(0)
+    drawn = [None if like is None or not is_inexact(like) else random_like(like, rng) for like in likes]
+    once, twice = (linear([None if x is None else x * k for x in drawn])[1] for k in (1.0, -2.0))
+    for first, second in zip(once, twice, strict=True):
+        if first is None and second is None:
+            continue
+        raw = concrete(first), concrete(second)
+        if raw[0] is None or raw[1] is None:
+            return None
+        want, have = -2.0 * np.asarray(to_host(raw[0])), np.asarray(to_host(raw[1]))
+        if not np.isfinite(want).all():
+            return None
+        bound = np.max(np.abs(want), initial=0.0) * np.sqrt(np.finfo(want.dtype).eps)
+        if have.shape != want.shape or not np.max(np.abs(have - want), initial=0.0) <= bound:
+            return False
+    return True
+
+
+def random_like(like: Any, rng: np.random.Generator) -> Any:
+    """Return random numbers of shape and dtype of a value, on its device."""
+    zeros = zeros_like(like)
+    shape = tuple([1 if length is None else length for length in aval_of(like).shape])
+    return zeros + np.asarray(rng.normal(size=shape), aval_of(like).dtype)
+
+
+def not_linear(wrong: str, operator: str, **payload: Any) -> RuleError:
+    """Make the error for a map that multiplies its inputs."""
+    return RuleError(f"{wrong} has {operator}, which is not linear", **payload)
 
 
 def operator_of(error: EscapedValueError) -> str:
