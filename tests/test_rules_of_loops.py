@@ -75,6 +75,7 @@ PRODUCTS = {
     "in a loop": lambda p, t: (rounds(p[0]), xf.fori_loop(0, 2, lambda i, v: v * v, t[0])),
     "of one sign": lambda p, t: (rounds(p[0]), xnp.abs(xf.jvp(rounds, p, t)[1])),
     "in a checkpoint": lambda p, t: (rounds(p[0]), xf.checkpoint(lambda v: xnp.sin(v) * v)(t[0])),
+    "of an interval": lambda p, t: (rounds(p[0]), xnp.clip(xf.jvp(rounds, p, t)[1], -1.0, 1.0)),
     "of a read": lambda p, t: (rounds(p[0]), xf.cond(t[0] > 0.0, lambda v: v, lambda v: 2.0 * v, t[0])),
 }
 

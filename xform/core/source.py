@@ -113,7 +113,10 @@ class Spots:
 
     def spot(self, depth: int) -> Spot | None:
         """Return code and instruction of the nearest frame outside xform and NumPy, at least so far out."""
-        frame: FrameType | None = sys._getframe(depth)  # noqa: SLF001
+        try:
+            frame: FrameType | None = sys._getframe(depth)  # noqa: SLF001
+        except ValueError:  # no Python code runs this: a thread of C
+            return None
         code = self.code
         if frame.f_code is code:  # type: ignore[union-attr]
             return code, frame.f_lasti  # type: ignore[union-attr]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy as np
+
 from xform.core.aval import aval_of, shape_of
 from xform.core.errors import IndexOperandError, OperandTypeError, ShapeError
 from xform.core.source import describe, user_site
+from xform.core.value import Value
 
 __all__: list[str] = []
 
@@ -17,11 +20,12 @@ Axes = tuple[int, ...]
 def ndim_of(x: Any) -> int:
     """Return the number of axes of anything that `apply` takes.
 
-    >>> import numpy as np
     >>> ndim_of(1.0), ndim_of(np.ones((2, 3)))
     (0, 2)
     """
-    return len(shape_of(x))
+    while isinstance(x, Value) and x.aval is None:
+        x = x.data
+    return x.ndim if type(x) is np.ndarray else len(shape_of(x))
 
 
 def axis_of(name: str, axis: Any, ndim: int, x: Any = None) -> int:

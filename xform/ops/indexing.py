@@ -29,6 +29,8 @@ _get = cursor.get
 _ndarray = np.ndarray
 #: what NumPy takes as it is
 PLAIN = frozenset({int, slice, type(None), type(...)})
+#: bounds of a slice that are no operands
+BOUNDS = frozenset({int, type(None)})
 Part = tuple[Any, Any, tuple[Any, ...]]
 Axes = tuple[int | None, ...]
 
@@ -285,6 +287,10 @@ def getitem(x: Any, index: Any) -> Any:
         except (IndexError, TypeError, ValueError):  # said again below, with operator and line
             pass
     if kind is int:
-        return level.interpret(make_getitem((index,)), (x,))
+        return level.unary(make_getitem((index,)), x)
+    if kind is slice:
+        bounds = (index.start, index.stop, index.step)
+        if BOUNDS.issuperset(map(type, bounds)):
+            return level.unary(make_getitem((bounds,)), x)
     entries, operands = encode(index, x)
     return level.interpret(make_getitem(entries), (x, *operands))

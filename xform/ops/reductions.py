@@ -91,7 +91,7 @@ def reduce(kind: Any, x: Any, axis: Any, keepdims: Any) -> Any:
         op = None
     if op is None:
         op = kind(reduced_axes(kind.__name__, axis, ndim, x), bool(keepdims))
-    return apply(op, x)
+    return _get().unary(op, x)
 
 
 def whole(t: Any, op: Reduction, like: Any) -> Any:

@@ -129,5 +129,5 @@ class Recycled:
 
 #: what holds an array that nobody else does: a variable, and the argument of `getrefcount`
 HERE = 2
-#: whether counts of references can be relied on: not where threads run without the interpreter's lock
-COUNTED = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+#: whether references are counted, and counts can be relied on: not where threads run without the interpreter's lock
+COUNTED = hasattr(sys, "getrefcount") and bool(getattr(sys, "_is_gil_enabled", lambda: True)())

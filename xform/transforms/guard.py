@@ -63,7 +63,7 @@ class Guard:
         """Remember the array beneath a value that an operation takes in, where what is saved holds it."""
         array = concrete(value)
         fresh = type(array) is np.ndarray and id(array) not in self.saved
-        if fresh and any(held is array for held in arrays_in(residual)):
+        if fresh and (residual is value or any(held is array for held in arrays_in(residual))):
             self.note(array, op)
 
     def note_all(self, op: Operator, residual: Any) -> None:

@@ -82,9 +82,9 @@ def bind_unary(  # noqa: C901  (straight paths: a call costs 60 ns)
             if (out := bottom(op, (own,))) is own:  # stop_gradient gives it to the user
                 note(own, op)
             return out
-        if x.entry[1] == LEAF:
-            note(own, op)
         if plan.single:
+            if x.entry[1] == LEAF:
+                note(own, op)
             here = _get()
             _set(BOTTOM)
             try:
@@ -99,6 +99,8 @@ def bind_unary(  # noqa: C901  (straight paths: a call costs 60 ns)
                 return general(op, (x,))
             if out.dtype is not own.dtype:
                 return general(op, (x,))
+            if out.base is not None and x.entry[1] == LEAF:  # a view, of which others may save a part
+                note(own, op)
             likes = (Aval(own.shape, own.dtype),)
             code, residual = (SCATTER, (op, likes, plan.rule)) if plan.scatters else (plan.codes[0], (op, likes, 0))
         else:

@@ -22,14 +22,18 @@ from xform.ops.create import zeros_like
 from xform.transforms.forward import LinearTrace
 from xform.transforms.grad import Grad
 from xform.transforms.operands import is_bare, taken_in
-from xform.transforms.plans import home_of
+from xform.transforms.plans import CALL, home_of
 from xform.transforms.recording import is_inexact
+from xform.transforms.regions import Journal
 from xform.transforms.straight import GradValue
+from xform.transforms.tape import collect
 
 __all__ = ["Transposition", "transposed"]
 
 LinearMap = Callable[[list[Any]], tuple[Any, Sequence[Any]]]
 Pull = Callable[[Sequence[Any]], list[Any]]
+#: what numbers are multiplied by, to see whether a map is linear
+FACTORS = (-2.0, 4096.0)
 
 
 class Transposition(Grad):
@@ -37,6 +41,12 @@ class Transposition(Grad):
 
     def _delivered(self, leaf: GradValue, cotangent: Any) -> Any:
         return cotangent
+
+    def has_programs(self, outs: Sequence[Any]) -> bool:
+        """Whether outs come from an operation that holds others: a loop, an equation, a checkpoint."""
+        entries = collect([own.entry for out in outs if (own := self._own(out)) is not None])
+        ops = [entry[2][2] for entry in entries if entry is not None and entry[1] == CALL]
+        return any(op.nests or isinstance(op, Journal) for op in ops)
 
 
 def transposed(linear: LinearMap, likes: Sequence[Any], wrong: str, *, placed: bool) -> tuple[Any, Pull]:
@@ -59,7 +69,7 @@ def transposed(linear: LinearMap, likes: Sequence[Any], wrong: str, *, placed: b
                 raise
             msg = f"{wrong} reads one: {error}"
             raise RuleError(msg, **error.payload) from error
-    if not placed and any(equation.op.nests for equation in recorder.equations):
+    if not placed and tape.has_programs(outs):
         if is_linear(linear, likes) is False:
             raise not_linear(wrong, "a product of them")
         return transposed(linear, likes, wrong, placed=True)  # what a loop saves of its rounds has to be computed
@@ -74,9 +84,7 @@ def transposed(linear: LinearMap, likes: Sequence[Any], wrong: str, *, placed: b
         except EscapedValueError as error:
             if getattr(error, "owner", None) is not recorder:
                 raise
-            if not is_linear(linear, likes):
-                raise not_linear(wrong, operator_of(error), **error.payload) from error
-            return transposed(linear, likes, wrong, placed=True)[1](cotangents)
+            raise not_linear(wrong, operator_of(error), **error.payload) from error
         bare = is_bare(None)
         parts = [None if x is None else next(found) for x in inputs]
         return [None if part is None else taken_in(part, bare=bare) for part in parts]
@@ -93,25 +101,27 @@ def start(recorder: LinearTrace, like: Any, *, placed: bool) -> Any:
 
 
 def is_linear(linear: LinearMap, likes: Sequence[Any]) -> bool | None:
-    """Whether a map of numbers drawn at random, times -2, is -2 times the map of those; None where it gives no numbers.
+    """Whether a map of random numbers, small and large and of both signs, grows as they do; None where it gives none.
 
     Each operation of a record is known to be linear or not; a loop is one operation, and so is what runs again.
     """
     rng = np.random.default_rng(0)
     drawn = [None if like is None or not is_inexact(like) else random_like(like, rng) for like in likes]
-    once, twice = (linear([None if x is None else x * k for x in drawn])[1] for k in (1.0, -2.0))
-    for first, second in zip(once, twice, strict=True):
-        if first is None and second is None:
-            continue
-        raw = concrete(first), concrete(second)
-        if raw[0] is None or raw[1] is None:
-            return None
-        want, have = -2.0 * np.asarray(to_host(raw[0])), np.asarray(to_host(raw[1]))
-        if not np.isfinite(want).all():
-            return None
-        bound = np.max(np.abs(want), initial=0.0) * np.sqrt(np.finfo(want.dtype).eps)
-        if have.shape != want.shape or not np.max(np.abs(have - want), initial=0.0) <= bound:
-            return False
+    once = linear(drawn)[1]
+    for factor in FACTORS:
+        scaled = linear([None if x is None else x * factor for x in drawn])[1]
+        for first, second in zip(once, scaled, strict=True):
+            if first is None and second is None:
+                continue
+            raw = concrete(first), concrete(second)
+            if raw[0] is None or raw[1] is None:
+                return None
+            want, have = factor * np.asarray(to_host(raw[0])), np.asarray(to_host(raw[1]))
+            if not np.isfinite(want).all():
+                return None
+            bound = np.max(np.abs(want), initial=0.0) * np.sqrt(np.finfo(want.dtype).eps)
+            if have.shape != want.shape or not np.max(np.abs(have - want), initial=0.0) <= bound:
+                return False
     return True
 
 
