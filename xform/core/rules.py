@@ -18,11 +18,12 @@ import inspect
 from types import CodeType
 from typing import Any
 
-from xform.core.aval import Aval, aval_of, dtype_of
+from xform.core.aval import Aval, aval_of, broadcast_shapes, dtype_of
 from xform.core.backend import SCALAR_TYPES
+from xform.core.errors import OperandTypeError, RuleError, ShapeError
 from xform.core.operator import Operator
 from xform.core.stack import apply
-from xform.core.tables import NoRule, OperatorClass, Rule, RuleTable, batch_rule, jvp_rule, vjp_rule
+from xform.core.tables import NoRule, OperatorClass, Rule, RuleTable, are_builtin, batch_rule, jvp_rule, vjp_rule
 from xform.core.value import Value
 
 __all__ = [
@@ -56,7 +57,7 @@ def operand_names(kind: OperatorClass) -> tuple[str, ...]:
 class Partials:
     """The local derivatives of an elementwise operator, one function per operand (None: no derivative)."""
 
-    __slots__ = ("factors", "functions", "kind", "names", "needs")
+    __slots__ = ("builtin", "factors", "functions", "kind", "names", "needs")
 
     def __init__(
         self, kind: OperatorClass, functions: tuple[Rule | None, ...], factors: tuple[Rule, ...] | None = None
@@ -64,6 +65,7 @@ class Partials:
         self.kind = kind
         self.functions = functions
         self.factors = factors
+        self.builtin = are_builtin(functions)
         self.names = operand_names(kind)
         self.needs = tuple(
             () if fn is None else fn.__code__.co_varnames[1 : fn.__code__.co_argcount] for fn in functions
@@ -111,14 +113,30 @@ class Partials:
             if tangent is None or fn is None:
                 continue
             part = fn(tangent, *self.residual(i, op, primals, out))
+            if not self.builtin:
+                refuse_misfit(part, out, f"the rule declared for {op.name} returned for operand {i}")
             total = part if total is None else total + part
         return out, None if total is None else settle(total, out)
+
+
+def refuse_misfit(part: Any, out: Any, wrong: str) -> None:
+    """Raise `RuleError` where a part of a tangent is no array, or does not broadcast to the result's shape."""
+    want = aval_of(out)
+    try:
+        have = aval_of(part)
+        if broadcast_shapes(have.shape, want.shape) == want.shape:
+            return
+    except OperandTypeError as error:
+        raise RuleError(f"{wrong} as tangent {type(part).__name__}, no array") from error
+    except ShapeError:
+        pass
+    raise RuleError(f"{wrong} a tangent {have!r}; it must be {want!r}, or broadcast to that shape")
 
 
 class Linear:
     """An operator that is linear in its operands, or in some of them; see `linear`."""
 
-    __slots__ = ("accumulate", "kind", "linear_in", "scatter", "transpose")
+    __slots__ = ("accumulate", "builtin", "kind", "linear_in", "scatter", "transpose")
 
     def __init__(
         self,
@@ -133,6 +151,7 @@ class Linear:
         self.linear_in = linear_in
         self.accumulate = accumulate
         self.scatter = scatter
+        self.builtin = are_builtin((transpose,))
 
     def is_linear(self, operand: int) -> bool:
         """Whether the operator is linear in this operand."""
@@ -174,13 +193,14 @@ class Linear:
 class Bilinear:
     """A product of two operands; see `bilinear`."""
 
-    __slots__ = ("flat", "kind", "left", "right")
+    __slots__ = ("builtin", "flat", "kind", "left", "right")
 
     def __init__(self, kind: OperatorClass, left: Rule, right: Rule, *, flat: tuple[Any, ...] | None) -> None:
         self.kind = kind
         self.left = left
         self.right = right
         self.flat = flat
+        self.builtin = are_builtin((left, right))
 
     def vjp(self, op: Operator, needed: tuple[bool, ...], *primals: Any) -> tuple[Any, Rule]:
         """The reverse rule."""

@@ -5,13 +5,15 @@ A table maps operator classes to rules and knows three states: a rule; none on p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from xform.core.errors import MissingRuleError
 from xform.core.operator import Operator
 
-__all__ = ["NoRule", "OperatorClass", "Rule", "RuleTable", "batch_rule", "is_builtin", "jvp_rule", "vjp_rule"]
+__all__ = [
+    "NoRule", "OperatorClass", "Rule", "RuleTable", "are_builtin", "batch_rule", "is_builtin", "jvp_rule", "vjp_rule",
+]  # fmt: skip
 
 Rule = Callable[..., Any]
 OperatorClass = type[Operator]
@@ -31,7 +33,14 @@ class NoRule:
 
 def is_builtin(rule: Any) -> bool:
     """Whether a rule is xform's own; a user's is checked (its module is None in a namespace without a name)."""
-    return (rule.__module__ or "").startswith("xform.")
+    form = getattr(rule, "__self__", rule)  # of a declared form, both rules are methods
+    known = getattr(form, "builtin", None)
+    return (rule.__module__ or "").startswith("xform.") if known is None else bool(known)
+
+
+def are_builtin(functions: Iterable[Rule | None]) -> bool:
+    """Whether all functions that a rule was declared with are xform's own."""
+    return all(is_builtin(getattr(each, "func", each)) for each in functions if each is not None)
 
 
 class Rules(dict[OperatorClass, Any]):

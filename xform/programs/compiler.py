@@ -107,7 +107,7 @@ def returned(program: Program, final: Program, source: Source) -> list[str]:
     first: dict[int, int] = {}
     for position, (out, before, after) in enumerate(zip(final.outputs, trails(program), trails(final), strict=True)):
         text = source.name(out)
-        root = before.root if before.reshapes <= after.reshapes else -2 - position  # what passes left out had copied
+        root = -2 - position if before.reshapes else before.root  # a reshape may have copied, and passes leave it out
         shared = first.setdefault(after.root, root) != root or is_lent(before, after, root, source)
         if is_computed_number(out, source) and (source.is_kept(text) or after.made != before.made):
             text = f"{source.bind(as_number, 'as_number')}({text})"

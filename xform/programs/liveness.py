@@ -19,7 +19,7 @@ class Liveness:
     """How long values are needed, by the positions of equations.
 
     `used`: the last that has a variable as an operand, or makes it; `last`: the last that needs its memory, maybe
-    through a view; `escapes`: what a caller may keep.
+    through a view; `escapes`: what a caller may keep; `viewed`: what a caller may keep a view of.
     """
 
     def __init__(self, program: Program) -> None:
@@ -27,6 +27,7 @@ class Liveness:
         self.last = dict.fromkeys(indices(program.outputs), end)
         self.used = dict(self.last)
         self.escapes = set(self.last)
+        self.viewed: set[int] = set()
         for position in range(end - 1, -1, -1):
             equation = program.equations[position]
             made = list(indices(equation.outputs))
@@ -42,6 +43,7 @@ class Liveness:
                 self.used.setdefault(index, position)
                 if kept:
                     self.escapes.add(index)
+                    self.viewed.add(index)
 
 
 def indices(operands: Iterable[Variable | Literal]) -> Iterable[int]:

@@ -352,6 +352,7 @@ class Source:
         slabs = Slabs()
         equations = self.program.equations
         made = {e.outputs[0].index for e in equations if written_by(e)}
+        elsewhere = self._liveness.viewed | self._results.keys()  # must not lie in memory that the next call uses again
         self._runs: dict[int, Run] = {}
         for equation in equations:
             if type(equation.op) is not Stack or equation.op.axis != 0 or not written_by(equation):
@@ -359,6 +360,7 @@ class Source:
             rows = [row for row in equation.inputs if isinstance(row, Variable)]
             aval = equation.outputs[0].aval
             placeable = all(row.index in made or isinstance(row, Constant) for row in rows)
+            placeable = placeable and elsewhere.isdisjoint({each.index for each in (*rows, equation.outputs[0])})
             if len(rows) == len(equation.inputs) and placeable and all(row.aval.dtype == aval.dtype for row in rows):
                 run = slabs.place([row.index for row in rows])
                 if run is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -86,8 +87,9 @@ def aligned(size: int) -> Any:
 class Recycled:
     """Arrays for one large result: `recycled()` gives one that the caller has let go of, or a new one.
 
-    What a view, a memoryview or another library still holds is counted by Python, and is not given. Threads that call
-    at once get different arrays: one takes an array out of the list while it looks.
+    What a view, a memoryview or another library still holds is counted by Python, and is not given; what has weak
+    references is forgotten, so that they see it go. Threads that call at once get different arrays: one takes an array
+    out of the list while it looks.
 
     >>> recycled = Recycled((2,), np.dtype(float))
     >>> first, second = recycled(), recycled()
@@ -111,7 +113,9 @@ class Recycled:
                 array = kept.pop(0)
             except IndexError:  # another thread looks at it
                 break
-            free = sys.getrefcount(array) == HERE and self._is_whole(array)
+            free = sys.getrefcount(array) == HERE
+            if free and (weakref.getweakrefcount(array) or not self._is_whole(array)):
+                continue
             kept.append(array)
             if free:
                 return array
@@ -127,7 +131,12 @@ class Recycled:
         return as_made and flags.c_contiguous and flags.owndata and flags.writeable
 
 
-#: what holds an array that nobody else does: a variable, and the argument of `getrefcount`
-HERE = 2
+def counted() -> int:
+    """Return how many references an object has that a variable alone holds: the argument may be another, or be lent."""
+    array = object()
+    return sys.getrefcount(array)
+
+
+HERE = counted() if hasattr(sys, "getrefcount") else 0
 #: whether references are counted, and counts can be relied on: not where threads run without the interpreter's lock
 COUNTED = hasattr(sys, "getrefcount") and bool(getattr(sys, "_is_gil_enabled", lambda: True)())

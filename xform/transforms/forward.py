@@ -169,7 +169,7 @@ def _level(layer: Forward, below: Level) -> Level:  # noqa: C901, PLR0915  (stra
         data = x.data
         if bare and type(data) not in HOST_TYPES:
             return general(op, (x,))
-        if type(rule) is Partials:
+        if type(rule) is Partials and rule.builtin:  # what a user's rule gives is checked
             if rule.functions[0] is None:
                 return below_unary(op, data)
             here = _get()
@@ -197,7 +197,7 @@ def _level(layer: Forward, below: Level) -> Level:  # noqa: C901, PLR0915  (stra
         if not left and not right:
             return below_binary(op, x, y)
         rule = rules.get(type(op))
-        if type(rule) is not Partials:
+        if type(rule) is not Partials or not rule.builtin:
             return general(op, (x, y))
         a, b = x.data if left else x, y.data if right else y
         if not bare:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
@@ -69,9 +69,9 @@ class Grad(Transformation):
         self.foreign = False  # whether arrays of other libraries than NumPy were recorded
         self.site: Site | None = None
         self.guard = Guard(guard) if guard != "off" else None
-        # what remembers an array that an operation saves, and the numbers of those that it does
+        # what remembers an array that an operation saves, and what it remembers, by number
         self.note: Callable[..., None] = no_note if self.guard is None else self.guard.note
-        self.noted: Container[int] = () if self.guard is None else self.guard.saved
+        self.noted: dict[int, Any] = {} if self.guard is None else self.guard.saved
         self.straight: Level | None = None  # where operations on values take the straight paths
         self._state = "new"
         self._bare = False  # whether nothing stands below
@@ -131,6 +131,7 @@ class Grad(Transformation):
         if type(x) is GradValue and x.owner is self:
             entry = (self.sequence(), PASS, None, None, x.entry)
             data = x.data
+            self.note(concrete(data), "attach")
         else:
             if not isinstance(x, Value) and not is_raw(x):
                 found = type(x).__name__

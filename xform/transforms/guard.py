@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import ref
 
@@ -21,7 +22,7 @@ from xform.core.aval import aval_of
 from xform.core.errors import GradientError, SavedArrayError
 from xform.core.operator import Operator
 from xform.core.source import Site, Spot, Spots, describe, site_of
-from xform.core.stack import Interpret, concrete
+from xform.core.stack import Interpret, Transformation, concrete
 from xform.core.value import Value
 from xform.transforms.plans import Entry
 from xform.transforms.tape import entry_name
@@ -55,16 +56,25 @@ class Guard:
     def note(self, array: Any, by: Operator | str, depth: int = 3) -> None:
         """Remember an array, the first time: an operation saves it, or a function gives it to its user."""
         key, saved = id(array), self.saved
-        if key not in saved and type(array) is np.ndarray:
+        known = saved.get(key)
+        if (known is None or known[0]() is not array) and isinstance(array, np.ndarray):  # another had its number
             name = by if type(by) is str else by.name  # type: ignore[union-attr]
             saved[key] = (ref(array), self.content_of(array), name, self.spots.spot(depth))
 
-    def look(self, value: Any, op: Operator, residual: Any) -> None:
-        """Remember the array beneath a value that an operation takes in, where what is saved holds it."""
+    def look(self, value: Any, op: Operator, residual: Any, out: Any = None) -> None:
+        """Remember the array beneath a value that an operation takes in, where it is saved, or a result is its view."""
         array = concrete(value)
-        fresh = type(array) is np.ndarray and id(array) not in self.saved
-        if fresh and (residual is value or any(held is array for held in arrays_in(residual))):
+        if not isinstance(array, np.ndarray) or ((known := self.saved.get(id(array))) and known[0]() is array):
+            return
+        if residual is value or any(held is array for held in arrays_in(residual)) or is_viewed(array, out):
             self.note(array, op)
+
+    def look_read(self, values: Iterable[Any], op: Operator, out: Any) -> None:
+        """Remember the arrays that a user reads: where a result is one of them, or a view."""
+        for value in values:
+            array = concrete(value)
+            if isinstance(array, np.ndarray) and is_viewed(array, out):
+                self.note(array, op)
 
     def note_all(self, op: Operator, residual: Any) -> None:
         """Remember all arrays in what is saved, as for a user's rule, which may save what is no operand."""
@@ -117,6 +127,8 @@ def no_note(array: Any, by: Operator | str, depth: int = 3) -> None:
 
 def sampled(array: Any) -> bytes:
     """Return the bytes of some elements of an array, all where it is small; one array costs 1 us."""
+    if type(array) is not np.ndarray:
+        array = np.asarray(array)
     size = array.size
     if size > COUNT:
         array = (array.reshape(-1) if array.flags.c_contiguous else array.flat)[:: size // COUNT | 1]
@@ -126,28 +138,48 @@ def sampled(array: Any) -> bytes:
 
 def checksum(array: Any) -> tuple[tuple[int, ...], int]:
     """Return shape and checksum of an array; of objects the addresses."""
+    array = np.asarray(array)
     if array.dtype.hasobject:
         return array.shape, zlib.crc32(array.tobytes())
     return array.shape, zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
 
 
 def shares(array: Any, held: Any) -> bool:
-    """Whether an array that an entry holds is this one, or lies in the same memory."""
-    return held is array or bool(np.may_share_memory(array, held))
+    """Whether an array that an entry holds is this one, or has elements in the same places."""
+    if held is array or not np.may_share_memory(array, held):
+        return held is array
+    try:
+        return np.shares_memory(array, held, max_work=10_000)  # type: ignore[arg-type]  # any number, says its docstring
+    except np.exceptions.TooHardError:
+        return True
 
 
-def arrays_in(residual: Any) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield the NumPy arrays in what an entry has saved: in tuples, values, and what a pullback closes over."""
-    pending, seen = [residual], set()
-    while pending:
+def is_viewed(array: Any, out: Any) -> bool:
+    """Whether one of the results is this array, or a view of it."""
+    for each in out if isinstance(out, tuple) else (out,):
+        raw = concrete(each)
+        if raw is array or (isinstance(raw, np.ndarray) and raw.base is not None and np.may_share_memory(raw, array)):
+            return True
+    return False
+
+
+#: how many objects are looked at in what one entry has saved: a user's may hold a whole program
+MOST = 10_000
+
+
+def arrays_in(residual: Any) -> Iterator[np.ndarray[Any, Any]]:  # noqa: C901  (one case a kind)
+    """Yield the NumPy arrays in what an entry has saved: in containers, values, and what a pullback holds."""
+    pending: list[Any] = [residual]
+    seen: set[int] = set()
+    while pending and len(seen) < MOST:
         each = pending.pop()
-        if type(each) is np.ndarray:
+        if isinstance(each, np.ndarray):
             yield each
             continue
         if id(each) in seen:
             continue
         seen.add(id(each))
-        if isinstance(each, tuple | list):
+        if isinstance(each, tuple | list | set | frozenset):
             pending.extend(each)
         elif isinstance(each, dict):
             pending.extend(each.values())
@@ -155,8 +187,18 @@ def arrays_in(residual: Any) -> Iterator[np.ndarray[Any, Any]]:
             pending.append(each.data)
         elif isinstance(each, functools.partial):
             pending.extend((each.func, each.args, each.keywords))
+        elif isinstance(each, MethodType):
+            pending.extend((each.__func__, each.__self__))
         elif (cells := getattr(each, "__closure__", None)) is not None:
             pending.extend(map(contents, cells))
+        elif not isinstance(each, type | ModuleType | FunctionType | Transformation | Operator):
+            pending.extend(attributes_of(each))
+
+
+def attributes_of(each: Any) -> list[Any]:
+    """Return what an object holds, in its dict and its slots."""
+    slots = [name for kind in type(each).__mro__ for name in vars(kind).get("__slots__", ())]
+    return [*getattr(each, "__dict__", {}).values(), *[getattr(each, name, None) for name in slots]]
 
 
 def contents(cell: Any) -> Any:

@@ -90,7 +90,7 @@ def _bind_above(  # noqa: C901  (straight paths: a call costs 60 ns)
         else:
             return out
         if look is not None and x.entry[1] == LEAF:
-            look(own, op, kept)
+            look(own, op, kept, out)
         site = None if unseen else place.get().located()
         return tracked(tape, out, (sequence(), code, kept, site, x.entry))
 
@@ -144,7 +144,10 @@ def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901  (it hold
         if tape.paused:
             if tape.ended and not op.peels:  # reached through a carried or copied stack
                 raise escaped(op, own)
-            return interpret(op, tuple(data))
+            out = interpret(op, tuple(data))
+            if look is not None:  # the user may write into what is read here
+                tape.guard.look_read(data, op, out)
+            return out
         if raw and any(map(is_foreign, data)):  # rules on values: such libraries promote otherwise than NumPy
             data = [lifted(value) for value in data]
             tape.foreign = True
@@ -171,7 +174,7 @@ def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901  (it hold
         if look is not None and plan.builtin:
             for parent, each in zip(parents, operands, strict=True):
                 if parent is None or parent[1] == LEAF:
-                    look(each, op, kept[1])
+                    look(each, op, kept[1], out)
         elif look is not None:
             tape.guard.note_all(op, kept[1])
         if op.identity_like:
@@ -183,7 +186,7 @@ def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901  (it hold
     return general
 
 
-def look_of(tape: Any) -> Callable[[Any, Operator, Any], None] | None:
+def look_of(tape: Any) -> Callable[..., None] | None:
     """Return what looks for an array in what is saved, on the other paths; a full guard looks for itself."""
     return None if tape.guard is None or tape.guard.full else tape.guard.look
 

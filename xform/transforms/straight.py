@@ -97,7 +97,7 @@ def bind_unary(  # noqa: C901  (straight paths: a call costs 60 ns)
                 out = op.evaluate(np, own)
             except (TypeError, ValueError, IndexError):  # said again with operator, operands and line
                 return general(op, (x,))
-            if out.dtype is not own.dtype:
+            if getattr(out, "dtype", None) is not own.dtype:  # of objects a sum may be anything
                 return general(op, (x,))
             if out.base is not None and x.entry[1] == LEAF:  # a view, of which others may save a part
                 note(own, op)
@@ -164,7 +164,7 @@ def record_one(  # noqa: PLR0917  (one straight path)
         kept, holds = plan.keep(position, op, operands, out), plan.holds
     else:
         kept = out if save == OUT else None
-    if type(other) is matrix and (kept is other or holds) and id(other) not in tape.noted:
+    if type(other) is matrix and (kept is other or holds):
         tape.note(other, plan.name, depth)
     if parent[1] == LEAF and (kept is own or holds):
         tape.note(own, plan.name, depth)
@@ -220,7 +220,7 @@ def record_both(  # noqa: C901, PLR0917
     return made
 
 
-def product(tape: Any, plan: Any, x: Any, y: Any, depth: int) -> Any:
+def product(tape: Any, plan: Any, x: Any, y: Any, depth: int) -> Any:  # noqa: C901
     """Record a product of two matrices: each step keeps the other operand alone (W3: 4.2 x without)."""
     first: Entry | None = None
     second: Entry | None = None
@@ -236,10 +236,14 @@ def product(tape: Any, plan: Any, x: Any, y: Any, depth: int) -> Any:
     except (TypeError, ValueError):
         return NotImplemented
     noted = tape.noted
-    if (first is None or first[1] == LEAF) and id(a) not in noted:
-        tape.note(a, plan.name, depth)
-    if (second is None or second[1] == LEAF) and id(b) not in noted:
-        tape.note(b, plan.name, depth)
+    if first is None or first[1] == LEAF:
+        known = noted.get(id(a))
+        if known is None or known[0]() is not a:
+            tape.note(a, plan.name, depth)
+    if second is None or second[1] == LEAF:
+        known = noted.get(id(b))
+        if known is None or known[0]() is not b:
+            tape.note(b, plan.name, depth)
     made = GradValue()
     made.data = out
     made.owner = tape
@@ -276,7 +280,8 @@ def methods_of(op: Operator, name: str) -> dict[str, Callable[[Any, Any], Any]]:
             kept = None
             if save == 1:
                 kept = plain
-                if id(plain) not in tape.noted:
+                known = tape.noted.get(id(plain))
+                if known is None or known[0]() is not plain:
                     tape.note(plain, plan.name, 3)
             elif save == OUT:
                 kept = out

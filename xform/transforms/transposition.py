@@ -32,8 +32,10 @@ __all__ = ["Transposition", "transposed"]
 
 LinearMap = Callable[[list[Any]], tuple[Any, Sequence[Any]]]
 Pull = Callable[[Sequence[Any]], list[Any]]
-#: what numbers are multiplied by, to see whether a map is linear
-FACTORS = (-2.0, 4096.0)
+#: how large the numbers are that tell whether a map is linear
+SIZES = (1.0, 1000.0)
+#: what rounding may do to them, as a part of the largest
+TOLERANCE = {"e": 0.05, "f": 1e-4, "d": 1e-9, "g": 1e-9, "F": 1e-4, "D": 1e-9, "G": 1e-9}
 
 
 class Transposition(Grad):
@@ -70,8 +72,12 @@ def transposed(linear: LinearMap, likes: Sequence[Any], wrong: str, *, placed: b
             msg = f"{wrong} reads one: {error}"
             raise RuleError(msg, **error.payload) from error
     if not placed and tape.has_programs(outs):
-        if is_linear(linear, likes) is False:
-            raise not_linear(wrong, "a product of them")
+        fits = is_linear(linear, likes)
+        if fits is None:
+            msg = f"{wrong} holds a loop, an equation or a checkpoint, and has no numbers here to be tried with"
+            raise RuleError(msg)
+        if not fits:
+            raise RuleError(f"{wrong} does not take sums to sums")
         return transposed(linear, likes, wrong, placed=True)  # what a loop saves of its rounds has to be computed
     tape.foreign = True  # the residuals are lifted, so the walk goes through `apply`
     handles = [x for x in inputs if x is not None]
@@ -84,7 +90,7 @@ def transposed(linear: LinearMap, likes: Sequence[Any], wrong: str, *, placed: b
         except EscapedValueError as error:
             if getattr(error, "owner", None) is not recorder:
                 raise
-            raise not_linear(wrong, operator_of(error), **error.payload) from error
+            raise RuleError(f"{wrong} has {operator_of(error)}, which is not linear", **error.payload) from error
         bare = is_bare(None)
         parts = [None if x is None else next(found) for x in inputs]
         return [None if part is None else taken_in(part, bare=bare) for part in parts]
@@ -101,40 +107,49 @@ def start(recorder: LinearTrace, like: Any, *, placed: bool) -> Any:
 
 
 def is_linear(linear: LinearMap, likes: Sequence[Any]) -> bool | None:
-    """Whether a map of random numbers, small and large and of both signs, grows as they do; None where it gives none.
+    """Whether a map takes sums of random numbers, small and large, to sums; None where it gives no numbers.
 
     Each operation of a record is known to be linear or not; a loop is one operation, and so is what runs again.
     """
     rng = np.random.default_rng(0)
-    drawn = [None if like is None or not is_inexact(like) else random_like(like, rng) for like in likes]
-    once = linear(drawn)[1]
-    for factor in FACTORS:
-        scaled = linear([None if x is None else x * factor for x in drawn])[1]
-        for first, second in zip(once, scaled, strict=True):
-            if first is None and second is None:
-                continue
-            raw = concrete(first), concrete(second)
-            if raw[0] is None or raw[1] is None:
-                return None
-            want, have = factor * np.asarray(to_host(raw[0])), np.asarray(to_host(raw[1]))
-            if not np.isfinite(want).all():
-                return None
-            bound = np.max(np.abs(want), initial=0.0) * np.sqrt(np.finfo(want.dtype).eps)
-            if have.shape != want.shape or not np.max(np.abs(have - want), initial=0.0) <= bound:
-                return False
+
+    def drawn(size: float) -> list[Any]:
+        return [None if like is None or not is_inexact(like) else random_like(like, size, rng) for like in likes]
+
+    def added(xs: list[Any], ys: list[Any]) -> list[Any]:
+        return [None if x is None else x + y for x, y in zip(xs, ys, strict=True)]
+
+    first = drawn(1.0)
+    parts = linear(first)[1]
+    for size in SIZES:
+        second = drawn(size)
+        for x, y, both in zip(parts, linear(second)[1], linear(added(first, second))[1], strict=True):
+            fits = is_sum(x, y, both)
+            if not fits:
+                return fits
     return True
 
 
-def random_like(like: Any, rng: np.random.Generator) -> Any:
+def is_sum(x: Any, y: Any, both: Any) -> bool | None:
+    """Whether numbers are the sum of two others, up to rounding; None where they are none, or not finite."""
+    if x is None and y is None and both is None:
+        return True
+    raw = [concrete(each) for each in (x, y, both)]
+    if any(each is None for each in raw):
+        return None
+    first, second, have = [np.asarray(to_host(each)) for each in raw]
+    want = first + second
+    if not np.isfinite(want).all():
+        return None
+    largest = max(np.max(np.abs(each), initial=0.0) for each in (first, second, want))
+    fits = have.shape == want.shape and np.max(np.abs(have - want), initial=0.0) <= largest * TOLERANCE[want.dtype.char]
+    return bool(fits)
+
+
+def random_like(like: Any, size: float, rng: np.random.Generator) -> Any:
     """Return random numbers of shape and dtype of a value, on its device."""
-    zeros = zeros_like(like)
     shape = tuple([1 if length is None else length for length in aval_of(like).shape])
-    return zeros + np.asarray(rng.normal(size=shape), aval_of(like).dtype)
-
-
-def not_linear(wrong: str, operator: str, **payload: Any) -> RuleError:
-    """Make the error for a map that multiplies its inputs."""
-    return RuleError(f"{wrong} has {operator}, which is not linear", **payload)
+    return zeros_like(like) + np.asarray(rng.normal(size=shape) * size, aval_of(like).dtype)
 
 
 def operator_of(error: EscapedValueError) -> str:

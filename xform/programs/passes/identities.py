@@ -54,6 +54,18 @@ def is_real(number: Any) -> bool:
     return type(number) is float or (type(number) is int and abs(number) < 1 << 53)
 
 
+def negated_of(draft: Draft, operand: Operand, aval: Aval) -> Any:
+    """Return the negation that makes an operand, where its sign may move into a result of this aval.
+
+    A sign of integers stays: they wrap around in their own dtype, which the result need not have.
+    """
+    made = draft.maker(operand, Neg)
+    if made is None:
+        return None
+    dtype = aval_at(made.inputs[0]).dtype
+    return made if dtype.kind in "fc" or dtype == aval.dtype else None
+
+
 def inverted(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Operand | None:
     """Return x / c as a product."""
     x, divisor = inputs
@@ -84,7 +96,7 @@ def mul_one(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Operand |
 def mul_neg(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Operand | None:
     """(-a) b = -(a b), where the sign is not of a smaller array; a constant takes the sign."""
     for operand, other in (inputs, inputs[::-1]):
-        negated = draft.maker(operand, Neg)
+        negated = negated_of(draft, operand, aval)
         if negated is None or aval.dtype.kind != "f" or aval_at(operand).shape != aval.shape:
             continue
         number = number_of(draft, other)
@@ -114,7 +126,7 @@ def neg_product(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Opera
 def add_neg(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Operand | None:
     """Write a + (-b) as a - b; x + (-0) is x."""
     for operand, other in (inputs, inputs[::-1]):
-        negated = draft.maker(operand, Neg)
+        negated = negated_of(draft, operand, aval)
         if negated is not None:
             return draft.apply(Sub(), other, negated.inputs[0])
         number = number_of(draft, operand)
@@ -127,7 +139,7 @@ def add_neg(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Operand |
 @exact.on(Sub, given=(Neg, Number))
 def sub_neg(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Operand | None:
     """Write a - (-b) as a + b; x - 0 is x."""
-    negated = draft.maker(inputs[1], Neg)
+    negated = negated_of(draft, inputs[1], aval)
     if negated is not None:
         return draft.apply(Add(), inputs[0], negated.inputs[0])
     number = number_of(draft, inputs[1])
@@ -141,7 +153,7 @@ def div_exactly(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Opera
     number = number_of(draft, inputs[1])
     if number == 1 and aval.dtype.kind != "c":
         return inputs[0]
-    negated = draft.maker(inputs[0], Neg)
+    negated = negated_of(draft, inputs[0], aval)
     if negated is not None and aval.dtype.kind == "f" and aval_at(inputs[0]).shape == aval.shape:
         return draft.apply(Neg(), draft.apply(Div(), negated.inputs[0], inputs[1]))
     power_of_two = is_real(number) and math.isfinite(number) and abs(math.frexp(number)[0]) == 0.5
@@ -194,7 +206,7 @@ def sub_finite(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Operan
         return None
     if inputs[0] is inputs[1]:
         return draft.full(0, aval)
-    negated = draft.maker(inputs[0], Neg)
+    negated = negated_of(draft, inputs[0], aval)
     return None if negated is None else draft.apply(Neg(), draft.apply(Add(), negated.inputs[0], inputs[1]))
 
 
@@ -236,7 +248,8 @@ def mul_constants(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Ope
     for factor, other in (inputs, inputs[::-1]):
         if number_of(draft, factor) == 0:
             return draft.full(0, aval)
-        made = draft.maker(other, Mul) if isinstance(factor, Literal | Constant) and draft.used_once(other) else None
+        joins = isinstance(factor, Literal | Constant) and draft.used_once(other) and aval_at(other).dtype == aval.dtype
+        made = draft.maker(other, Mul) if joins else None
         for inner, x in () if made is None else (made.inputs, made.inputs[::-1]):
             if isinstance(inner, Literal | Constant):
                 return draft.apply(Mul(), draft.apply(Mul(), inner, factor), x)
