@@ -1,4 +1,4 @@
-"""What fresh readers broke in the third round: stacks in workspaces, signs of small integers, what the guard did not see."""
+"""What fresh readers broke in the third round: stacks in workspaces, signs of integers, what the guard did not see."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_scans_that_stack_and_carry_rows_of_a_stack():
         return x, np.sum(s * s, axis=0)
 
     np.testing.assert_array_equal(xf.scan(body, a, np.zeros(2))[1], [13 * a * a, 52 * a * a])
-    loss = lambda v: np.sum(xf.scan(body, v, np.zeros(2))[1])  # noqa: E731
+    loss = lambda v: np.sum(xf.scan(body, v, np.zeros(2))[1])
     np.testing.assert_allclose(xf.grad(loss)(a), 130 * a)
 
 
@@ -131,7 +131,7 @@ SHOWN = {
     "broadcast": lambda x: xnp.broadcast_to(x, (2, 3, 3)),
     "a diagonal": lambda x: xnp.diagonal(x),
     "split": lambda x: np.split(x, 3)[1],
-    "iterated": lambda x: list(x)[0],
+    "iterated": lambda x: next(iter(x)),
     "real": lambda x: x.real,
     "a device": lambda x: xf.device_put(x, "cpu"),
 }
@@ -231,7 +231,7 @@ def test_subclasses_methods_and_objects_hold_arrays_too():
     changed(lambda x, a: x * a.view(Own))
     changed(lambda x, a: a.view(Own) * x)
     changed(lambda x, a: xf.custom_gradient(lambda v: (v * a, ()), Scaled(a).backward)(x))
-    by_object = lambda kept, t: t * kept.a  # noqa: E731
+    by_object = lambda kept, t: t * kept.a
     changed(lambda x, a: xf.custom_gradient(lambda v: (v * a, types.SimpleNamespace(a=a)), by_object)(x))
 
 

@@ -38,6 +38,8 @@ class Problem:
     """What `Root` asks of an equation `r(x, p) = 0`; all methods take and give leaves of `x`."""
 
     __slots__ = ()
+    #: what a derivative needs of the user's functions is recorded, with copies of arrays: see `recorded`
+    opaque = True
     title: str
 
     @property

@@ -191,8 +191,13 @@ def arrays_in(residual: Any) -> Iterator[np.ndarray[Any, Any]]:  # noqa: C901  (
             pending.extend((each.__func__, each.__self__))
         elif (cells := getattr(each, "__closure__", None)) is not None:
             pending.extend(map(contents, cells))
-        elif not isinstance(each, type | ModuleType | FunctionType | Transformation | Operator):
+        elif not (isinstance(each, type | ModuleType | FunctionType | Transformation | Operator) or is_opaque(each)):
             pending.extend(attributes_of(each))
+
+
+def is_opaque(each: Any) -> bool:
+    """Whether an object's class says that a derivative does not read the arrays that it holds."""
+    return bool(getattr(type(each), "opaque", False))
 
 
 def attributes_of(each: Any) -> list[Any]:

@@ -101,7 +101,7 @@ def bind_unary(  # noqa: C901  (straight paths: a call costs 60 ns)
                 return general(op, (x,))
             if out.base is not None and x.entry[1] == LEAF:  # a view, of which others may save a part
                 note(own, op)
-            likes = (Aval(own.shape, own.dtype),)
+            likes = (Aval(own.shape, out.dtype),)
             code, residual = (SCATTER, (op, likes, plan.rule)) if plan.scatters else (plan.codes[0], (op, likes, 0))
         else:
             return general(op, (x,))
