@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from xform.core.aval import aval_of
+from xform.core.aval import Aval, aval_of, shape_of
 from xform.core.backend import SCALAR_TYPES
 from xform.core.errors import ShapeError
 from xform.core.rules import like_of
@@ -83,6 +83,10 @@ def _edge(value: Any, x: Any, axis: int) -> Any:
     """Give a number that is put before or behind the shape that it needs there; it is as strong as in NumPy."""
     if value is None or ndim_of(value):
         return value
+    shape = shape_of(x)
+    if shape[axis] == 0 and None not in shape:  # of nothing no part has the shape
+        dtype = aval_of(value).dtype if type(value) not in SCALAR_TYPES else np.asarray(value).dtype
+        return broadcast_like(value, Aval((*shape[:axis], 1, *shape[axis + 1 :]), dtype))
     part = getitem(x, part_along(ndim_of(x), axis, None, 1))
     if type(value) in SCALAR_TYPES:
         return zeros_like(part, np.asarray(value).dtype) + value

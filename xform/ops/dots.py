@@ -8,6 +8,7 @@ from xform.core.aval import shape_of
 from xform.core.errors import ShapeError
 from xform.ops.arithmetic import mul
 from xform.ops.axes import ndim_of
+from xform.ops.base import is_complex
 from xform.ops.complexes import conj
 from xform.ops.flipping import roll
 from xform.ops.products import contract, matmul
@@ -53,7 +54,12 @@ def vdot(a: Any, b: Any) -> Any:
     >>> complex(vdot(np.array([1j, 2.0]), np.array([1j, 1.0])))
     (3+0j)
     """
-    return matmul(conj(reshape(a, (-1,))), reshape(b, (-1,)))
+    return matmul(conjugated(reshape(a, (-1,))), reshape(b, (-1,)))
+
+
+def conjugated(x: Any) -> Any:
+    """Conjugate complex numbers; of booleans NumPy's function makes int8."""
+    return conj(x) if is_complex(x) else x
 
 
 def outer(a: Any, b: Any) -> Any:
@@ -110,7 +116,7 @@ def vecmat(x: Any, y: Any, /) -> Any:
     >>> vecmat(np.ones((5, 3)), np.ones((3, 2))).shape
     (5, 2)
     """
-    return squeeze(matmul(conj(expand_dims(x, -2)), y), -2)
+    return squeeze(matmul(conjugated(expand_dims(x, -2)), y), -2)
 
 
 def multiply_outer(a: Any, b: Any) -> Any:

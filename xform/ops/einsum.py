@@ -26,6 +26,7 @@ from xform.core.stack import apply
 from xform.ops.broadcast import broadcast_like
 from xform.ops.create import ones_like
 from xform.ops.einsum_lowering import contract_all, embed
+from xform.ops.reductions import Sum
 from xform.ops.shapes import expand_dims, front
 
 __all__ = ["Einsum", "einsum"]
@@ -240,6 +241,10 @@ def cotangent_of(op: Einsum, operand: int, t: Any, values: list[Any], like: Any)
     found = t if subscripts == f"{target}->{target}" else apply(make_einsum(subscripts, optimize), t, *others)
     if absent:
         found = broadcast_like(expand_dims(found, absent), like)
+    lengths = list(enumerate(zip(shape_of(found), shape_of(like), strict=True)))
+    summed = tuple([axis for axis, (have, want) in lengths if want == 1 and have not in (1, None)])
+    if summed and any(have == 1 and want not in (1, None) for _, (have, want) in lengths):
+        found = broadcast_like(apply(Sum(summed, keepdims=True), found), like)
     return settle(found, like)
 
 

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from xform.core.aval import Aval
+from xform.core.aval import Aval, aval_of, shape_of
 from xform.core.errors import ShapeError
 from xform.core.rules import batch_rule, jvp_rule, like_of, vjp_rule
 from xform.core.stack import BOTTOM, apply, cursor
 from xform.ops import shapes
-from xform.ops.axes import axis_of, ndim_of
+from xform.ops.axes import axis_of, ndim_of, reduced_axes
 from xform.ops.base import native
 from xform.ops.batching import align
+from xform.ops.broadcast import astype, broadcast_like
 from xform.ops.reductions import (
     HALF,
     Batched,
@@ -208,6 +209,8 @@ def max(x: Any, axis: Any = None, keepdims: Any = False, *, initial: Any = None,
             pass
     if where is not None:
         x = chosen(where, x, _required(initial, "max"))
+    if initial is not None and 0 in shape_of(x):
+        x = _begun(Max, x, axis, initial)
     out = reduce(Max, x, axis, keepdims)
     return out if initial is None else maximum(out, initial)
 
@@ -227,11 +230,20 @@ def min(x: Any, axis: Any = None, keepdims: Any = False, *, initial: Any = None,
             pass
     if where is not None:
         x = chosen(where, x, _required(initial, "min"))
+    if initial is not None and 0 in shape_of(x):
+        x = _begun(Min, x, axis, initial)
     out = reduce(Min, x, axis, keepdims)
     return out if initial is None else minimum(out, initial)
 
 
 amax, amin = max, min
+
+
+def _begun(kind: Any, x: Any, axis: Any, initial: Any) -> Any:
+    """Return what is reduced, with an initial value along those of the axes that have no elements."""
+    axes, aval = reduced_axes(kind.__name__, axis, ndim_of(x), x), aval_of(x)
+    shape = tuple([1 if n == 0 and at in axes else n for at, n in enumerate(aval.shape)])
+    return x if shape == aval.shape else broadcast_like(astype(initial, aval.dtype), Aval(shape, aval.dtype))
 
 
 def _required(initial: Any, name: str) -> Any:

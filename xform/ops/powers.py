@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from xform.core.aval import aval_of, dtype_of
 from xform.core.backend import SCALAR_TYPES
 from xform.core.rules import partials
 from xform.core.stack import BOTTOM, cursor
 from xform.ops.arithmetic import div, mul, sub, times
-from xform.ops.base import Binary, Unary, binary, ufuncs, unary
+from xform.ops.base import Binary, Unary, binary, ufunc_dtype, ufuncs, unary
+from xform.ops.broadcast import astype
 from xform.ops.create import zeros_like
 from xform.ops.exponential import log
 from xform.ops.selection import where
@@ -86,13 +88,22 @@ class FloatPower(Binary):
     kernel, function = np.float_power, "pow"
 
 
-def log_of_base(x: Any) -> Any:
-    """Return the logarithm, and 0 at 0: there the power does not vary with its exponent."""
+def log_of_base(x: Any, out: Any) -> Any:
+    """Return the logarithm, and 0 at 0: there the power does not vary with its exponent.
+
+    It has the dtype of the power: of an int8 the logarithm alone would be a float16.
+    """
     if type(x) in (int, float):
         return 0.0 if x == 0 else math.log(x) if x > 0 else math.nan
     if type(x) is complex:
         return cmath.log(x) if x else 0.0
+    x = in_dtype(x, dtype_of(out))
     return log(where(x == 0, 1, x))
+
+
+def in_dtype(x: Any, dtype: np.dtype[Any]) -> Any:
+    """Cast what has another dtype; a Python number stays one."""
+    return x if type(x) in SCALAR_TYPES or dtype_of(x) == dtype else astype(x, dtype)
 
 
 def power_by_base(t: Any, x: Any, y: Any, raised: Any) -> Any:
@@ -109,6 +120,7 @@ def power_by_base(t: Any, x: Any, y: Any, raised: Any) -> Any:
         if y == 0:
             return zeros_like(t)
         return times(t, times(y, raised(x, y - 1)))
+    y = in_dtype(y, ufunc_dtype(np.power, (aval_of(x), aval_of(y))))  # of a uint8 less 1 is 255 where it is 0
     both_zero = (x == 0) & (y == 0)
     return mul(t, mul(y, raised(where(both_zero, 1, x), sub(y, 1))))
 
@@ -140,12 +152,12 @@ float_power = binary(FloatPower(), "Power in double precision at least.", ((4, -
 partials(
     Pow,
     lambda t, x, y: power_by_base(t, x, y, power),
-    lambda t, x, out: mul(mul(t, out), log_of_base(x)),
+    lambda t, x, out: mul(mul(t, out), log_of_base(x, out)),
 )
 partials(
     FloatPower,
     lambda t, x, y: power_by_base(t, x, y, float_power),
-    lambda t, x, out: mul(mul(t, out), log_of_base(x)),
+    lambda t, x, out: mul(mul(t, out), log_of_base(x, out)),
 )
 
 

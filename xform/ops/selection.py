@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from xform.core.aval import Aval, aval_of, result_dtype
+from xform.core.aval import Aval, aval_of, dtype_of, result_dtype
 from xform.core.backend import SCALAR_TYPES
 from xform.core.errors import OperandError
 from xform.core.rules import partials
 from xform.core.stack import apply
 from xform.ops.arithmetic import mul, positive
 from xform.ops.base import Binary, Ternary, binary, cast_raw, constant, follows_numpy
+from xform.ops.broadcast import astype
 from xform.ops.comparisons import isnan
 
 __all__ = [
@@ -168,6 +169,8 @@ def unless_nan(y: Any, other: float) -> Any:
     """Replace NaN by a number; a Python number stays one, and weak."""
     if type(y) in SCALAR_TYPES:
         return y if y == y else other  # noqa: PLR0124  (NaN differs from itself)
+    if dtype_of(y).kind not in "fc":
+        return y
     return where(isnan(y), other, y)
 
 
@@ -246,5 +249,8 @@ def clip(x: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: 
     lower, upper = a_min if min is None else min, a_max if max is None else max
     if lower is None and upper is None:
         return positive(x)
+    if lower is not None and upper is not None and dtype_of(x).kind not in "fc":  # all three decide on the dtype
+        dtype = result_dtype(aval_of(x), aval_of(lower), aval_of(upper))
+        x = x if type(x) in SCALAR_TYPES or dtype_of(x) == dtype else astype(x, dtype)
     out = x if lower is None else at_least(x, lower)
     return out if upper is None else at_most(out, upper)

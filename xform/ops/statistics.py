@@ -136,7 +136,7 @@ def slope(op: Spread, x: Any, out: Any) -> Any:
     if isinstance(op, Var):
         return distance * (2.0 / count)
     root = whole(out, op, like)
-    flat = apply(Constant(op.axis), x) | (root == 0)
+    flat = (apply(Constant(op.axis), x) & (root == root)) | (root == 0)  # noqa: PLR0124  (of infinities it is NaN)
     return where(flat, 0, distance) / (where(flat, 1, root) * count)
 
 

@@ -211,6 +211,7 @@ class Sum(Item):
         self.total = total
         self.parts = parts  # those that are added in each round
         self.like = like
+        self.is_number = not total.aval.shape and all(part.index is None for part in parts)
 
     @property
     def lies_there(self) -> bool:
@@ -222,7 +223,7 @@ class Sum(Item):
         bind, aval = self.scribe.bind, self.total.aval
         if not is_static(aval.shape):
             return [f"{self.name} = {bind(np.zeros_like, 'zeros_like')}({self.like})"]
-        if not aval.shape:
+        if self.is_number:
             return [f"{self.name} = {bind(aval.dtype.type, aval.dtype.name)}(0)"]
         return [f"{self.name} = {bind(np.zeros, 'zeros')}({aval.shape}, {bind(aval.dtype, aval.dtype.name)})"]
 
@@ -234,10 +235,14 @@ class Sum(Item):
         """Put the value there."""
         return [] if self.lies_there else [self.added(part) for part in self.parts]
 
+    def end(self) -> list[str]:
+        """Make a number of an array without axes, which was one to be indexed."""
+        return [] if self.is_number or self.total.aval.shape != () else [f"{self.name} = {self.name}[()]"]
+
     def added(self, part: Part) -> str:
         """Return the line that adds a part."""
         bind, text, name = self.scribe.bind, self.scribe.text(self.scribe.value(part.value)), self.name
-        if part.index is None and not self.total.aval.shape:
+        if self.is_number:
             return f"{name} = {name} + {text}"
         if part.index is None:
             return f"{bind(np.add, 'add')}({name}, {text}, {name})"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from xform import tree
-from xform.core.aval import alike, aval_of
-from xform.core.backend import HOST_TYPES
+from xform.core.aval import alike, aval_of, dtype_of
+from xform.core.backend import HOST_TYPES, SCALAR_TYPES
 from xform.core.errors import GradientError, LayerError
 from xform.core.memory import unshared
 from xform.core.operator import Operator
@@ -200,6 +200,9 @@ def _level(layer: Forward, below: Level) -> Level:  # noqa: C901, PLR0915  (stra
         if type(rule) is not Partials or not rule.builtin:
             return general(op, (x, y))
         a, b = x.data if left else x, y.data if right else y
+        fixed = None if left and right else b if left else a
+        if fixed is not None and type(fixed) not in SCALAR_TYPES and dtype_of(fixed).kind in "biu":
+            return general(op, (x, y))  # constants of a rule may make it wider than the result
         if not bare:
             a, b = lifted(a), lifted(b)
         elif type(a) not in HOST_TYPES or type(b) not in HOST_TYPES:

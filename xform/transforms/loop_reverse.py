@@ -87,7 +87,8 @@ def loop_vjp(op: Loop, needed: Mask, *operands: Any) -> tuple[Any, Any]:
         back = full if given == inexact else backward_of(op, wanted, given, full.saved)
         if not back.results:
             return (None,) * total
-        used = set(back.loop.operands)
+        handed_on = [n for made, n in back.loop.results if not made]  # by rounds that leave it as it is
+        used = {*back.loop.operands, *handed_on}
         everything = held | {("cotangent", n): t for n, t in enumerate(cotangents)}
         end = 0 if op.reverse else (*rounds, op.length)[0]
         first = [begin(op, n, cotangents, end, likes[n]) if k in used else None for k, n in enumerate(back.carries)]

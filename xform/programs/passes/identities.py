@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from xform.core.aval import Aval
 from xform.core.errors import DtypeError
 from xform.core.operator import Operator
@@ -52,6 +54,23 @@ def like(draft: Draft, number: Any, operand: Operand) -> Operand:
 def is_real(number: Any) -> bool:
     """Whether a number is a Python int or float that floats hold."""
     return type(number) is float or (type(number) is int and abs(number) < 1 << 53)
+
+
+def opposite(number: Any) -> Any:
+    """Return a number with the other sign; 0 and False have none, -0.0 does."""
+    return -number if number else -float(number)
+
+
+def scaled(draft: Draft, a: Operand, b: Operand, aval: Aval) -> Operand | None:
+    """Return the product of two constants, unless it overflows, or vanishes."""
+    one, other = np.asarray(a.value), np.asarray(b.value)  # type: ignore[union-attr]
+    with np.errstate(all="ignore"):
+        found = np.multiply(one.astype(aval.dtype), other.astype(aval.dtype))
+    lost = (np.abs(found) < np.finfo(aval.dtype).tiny) & (one != 0) & (other != 0)
+    if lost.any() or not np.isfinite(found).all():
+        return None
+    both = isinstance(a, Literal) and isinstance(b, Literal)
+    return Literal(found.item()) if both else draft.apply(Mul(), a, b)
 
 
 def negated_of(draft: Draft, operand: Operand, aval: Aval) -> Any:
@@ -101,7 +120,7 @@ def mul_neg(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Operand |
             continue
         number = number_of(draft, other)
         if number is not None:
-            return draft.apply(Mul(), negated.inputs[0], like(draft, -number, other))
+            return draft.apply(Mul(), negated.inputs[0], like(draft, opposite(number), other))
         return draft.apply(Neg(), draft.apply(Mul(), negated.inputs[0], other))
     return None
 
@@ -118,7 +137,7 @@ def neg_product(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Opera
         for factor, other in (made.inputs, made.inputs[::-1]):
             number = number_of(draft, factor)
             if number is not None:
-                return draft.apply(Mul(), other, like(draft, -number, factor))
+                return draft.apply(Mul(), other, like(draft, opposite(number), factor))
     return None
 
 
@@ -182,7 +201,8 @@ def sum_of_equal(draft: Draft, op: Sum, inputs: Inputs, aval: Aval) -> Operand |
     if spread is None or aval_at(spread.inputs[0]).shape or aval.dtype.kind != "f":  # (3 + 0j) (inf + 0j) has a NaN
         return None
     count = math.prod(aval_at(inputs[0]).shape[axis] for axis in op.axis)  # type: ignore[misc]
-    if not count:  # a sum of nothing is 0, infinities times 0 are not
+    # a sum of nothing is 0, infinities times 0 are not; nor is 0 times what a float16 does not hold
+    if not count or count > float(np.finfo(aval.dtype).max):
         return None
     total = draft.apply(Add(), draft.apply(Mul(), spread.inputs[0], Literal(float(count))), Literal(0.0))
     return draft.apply(make_broadcast_to(aval.shape), total) if aval.shape else total
@@ -236,7 +256,8 @@ def add_itself(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Operan
         return None
     for factor, other in (made.inputs, made.inputs[::-1]):
         if isinstance(factor, Literal | Constant):
-            return draft.apply(Mul(), draft.apply(Mul(), factor, Literal(2.0)), other)
+            double = scaled(draft, factor, Literal(2.0), aval)
+            return None if double is None else draft.apply(Mul(), double, other)
     return None
 
 
@@ -252,7 +273,8 @@ def mul_constants(draft: Draft, op: Operator, inputs: Inputs, aval: Aval) -> Ope
         made = draft.maker(other, Mul) if joins else None
         for inner, x in () if made is None else (made.inputs, made.inputs[::-1]):
             if isinstance(inner, Literal | Constant):
-                return draft.apply(Mul(), draft.apply(Mul(), inner, factor), x)
+                product = scaled(draft, inner, factor, aval)
+                return None if product is None else draft.apply(Mul(), product, x)
     return None
 
 
