@@ -1,4 +1,4 @@
-"""What fresh readers broke in the fourth round: cotangents that no round changes, powers of small integers, and more."""
+"""What fresh readers broke in the fourth round: cotangents that no round changes, powers of small integers, more."""
 
 from __future__ import annotations
 
