@@ -90,7 +90,7 @@ def test_derivatives_are_derived_once_and_run_compiled():
     gradient = xf.grad(lambda x: called(call, [x])[1])
     first = gradient(x)
     derived = dict(call.derived)
-    assert list(derived) == [("vjp", (True,))]
+    assert [key for key in derived if key[0] != "without"] == [("vjp", (True,))]
     halves = derived["vjp", (True,)]
     assert halves.forward.compiled is not None
     assert halves.backward.compiled is not None

@@ -24,6 +24,7 @@ class Call(Operator):
 
     __slots__ = ("compiled", "derived", "is_plain", "options", "program")
     multiple_outputs = True
+    fills_zeros = False
 
     def __init__(self, program: Program, **options: Any) -> None:
         self.program = program

@@ -108,7 +108,8 @@ def returned(program: Program, final: Program, source: Source) -> list[str]:
     for position, (out, before, after) in enumerate(zip(final.outputs, trails(program), trails(final), strict=True)):
         text = source.name(out)
         root = -2 - position if before.reshapes else before.root  # a reshape may have copied, and passes leave it out
-        shared = first.setdefault(after.root, root) != root or is_lent(before, after, root, source)
+        reach = root if before.reshapes else before.reach
+        shared = first.setdefault(after.reach, reach) != reach or is_lent(before, after, root, source)
         if is_computed_number(out, source) and (source.is_kept(text) or after.made != before.made):
             text = f"{source.bind(as_number, 'as_number')}({text})"
         elif not isinstance(out, Literal) and (shared or source.is_kept(text) or after.spread > before.spread):

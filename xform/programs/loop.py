@@ -128,7 +128,7 @@ class Loop(HoldsPrograms):
 
     def pruned(self, used: tuple[bool, ...]) -> tuple[Loop, tuple[int, ...]] | None:
         """Return the loop without what only other outputs need."""
-        key = ("pruned", used)
+        key = ("pruned", used, self.counts)  # loops that count share `derived` with those that do not
         if key not in self.derived:
             self.derived[key] = pruned(self, used)
         found: tuple[Loop, tuple[int, ...]] | None = self.derived[key]

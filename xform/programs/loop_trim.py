@@ -87,7 +87,7 @@ def trimmed(loop: Any) -> Trimmed:
     equations, used = live_equations(body.equations, outs)
     if loop.condition is not None:
         places = {v.index: k for k, v in enumerate(loop.condition.inputs)}
-        asked = live_equations(loop.condition.equations, loop.condition.outputs)[1]
+        asks, asked = live_equations(loop.condition.equations, loop.condition.outputs)
         used = used | {body.inputs[places[index]].index for index in asked if index in places}
     likes = {output.like for output in loop.outputs if isinstance(output, Total) and output.like is not None}
     given = [1 + n for n in sorted(fixed) if starts[n].index in used]
@@ -111,7 +111,7 @@ def trimmed(loop: Any) -> Trimmed:
     short = attrs.evolve(
         loop,
         body=reduced(body, order, equations, outs),
-        condition=None if loop.condition is None else reduced(loop.condition, order),
+        condition=None if loop.condition is None else reduced(loop.condition, order, asks, loop.condition.outputs),
         carries=len(carries),
         constants=len(given),
         outputs=tuple(made),

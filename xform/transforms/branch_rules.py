@@ -84,7 +84,8 @@ def switch_vjp(op: Switch, needed: Mask, index: Any, *operands: Any) -> tuple[An
     made = apply(forward, index, *operands)
     count = len(op.out_avals)
     everything = [*operands, *made[count:]]
-    held = {n: everything[n] for n in full.operands}
+    sized = [n for n in wanted if None in op.in_avals[n].shape]  # zeros are made like them
+    held = {n: everything[n] for n in {*full.operands, *sized}}
 
     def pullback(cotangents: Sequence[Any]) -> tuple[Any, ...]:
         given = tuple([n for n in outputs if cotangents[n] is not None])
@@ -183,7 +184,13 @@ class Pullback:
         seeds = inputs[len(inputs) - len(self.given) :]
         parts = tape.gradients([outs[n] for n in self.given], [handles[n] for n in wanted], seeds)
         self.flows.update([n for n, part in zip(wanted, parts, strict=True) if part is not None])
-        return [zeros_like(xs[n]) if part is None else part for n, part in zip(wanted, parts, strict=True)]
+        return [nothing_for(xs[n]) if part is None else part for n, part in zip(wanted, parts, strict=True)]
+
+
+def nothing_for(x: Any) -> Any:
+    """Return zeros of shape and dtype of an operand, which is read only where its shape is not known."""
+    aval = aval_of(x)
+    return zeros_like(x) if None in aval.shape else zeros(aval.shape, aval.dtype)
 
 
 def without_repeats(program: Program, split: int, kept: Sequence[Variable]) -> Program:

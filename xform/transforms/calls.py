@@ -13,16 +13,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
+import numpy as np
+
 from xform.core.aval import Aval
 from xform.core.backend import HOST_TYPES
-from xform.core.rules import batch_rule, jvp_rule, vjp_rule
+from xform.core.operator import Operator
+from xform.core.rules import Bilinear, Linear, batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import BOTTOM, apply, cursor, levels, on_empty_stack
 from xform.core.value import Array
+from xform.ops.arithmetic import Add, Div, Mul, Neg, Square
 from xform.programs.call import Call
-from xform.programs.program import Literal, Program, Variable
+from xform.programs.program import Constant, Literal, Program, Variable, aval_at
 from xform.transforms.batch import Batch, vmap
 from xform.transforms.forward import Forward, jvp
-from xform.transforms.grad import Grad
+from xform.transforms.grad import Grad, GradValue
 from xform.transforms.recorder import Trace
 from xform.transforms.recording import is_inexact
 
@@ -57,15 +62,25 @@ def call_vjp(op: Call, needed: tuple[bool, ...], *primals: Any) -> tuple[Any, An
     found = called(halves.forward, primals)
     count = len(op.program.outputs)
     saved = (*found[count:], *[primals[position] for position in halves.inputs])
+    total = len(primals)
 
     def call_pullback(cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-        parts = called(halves.backward, [*saved, *[cotangents[position] for position in halves.seeded]])
-        out: list[Any] = [None] * len(primals)
-        for position, part in zip(halves.reached, parts, strict=True):
+        absent = tuple([n for n, position in enumerate(halves.seeded) if cotangents[position] is None])
+        backward, reached = halves.without(op, absent)
+        seeds = [cotangents[position] for position in halves.seeded if cotangents[position] is not None]
+        out: list[Any] = [None] * total
+        for position, part in zip(reached, called(backward, [*saved, *seeds]), strict=True):
             out[position] = part
         return tuple(out)
 
     return tuple(found[:count]), call_pullback
+
+
+class Reverse(Grad):
+    """The tape of a reverse rule: what nothing flows to gets None instead of zeros."""
+
+    def _delivered(self, leaf: GradValue, cotangent: Any) -> Any:
+        return None if cotangent is None else super()._delivered(leaf, cotangent)
 
 
 class Halves:
@@ -75,7 +90,7 @@ class Halves:
         program = call.program
         with Trace(abstract=True) as recorder:
             primals = [recorder.input(aval) for aval in program.in_avals]
-            with Grad() as tape:
+            with Reverse() as tape:
                 handles = [tape.attach(x) if need else x for x, need in zip(primals, needed, strict=True)]
                 outs = program.run(handles)
                 tracked = [position for position, out in enumerate(outs) if tape.is_attached(out)]
@@ -83,9 +98,10 @@ class Halves:
                 seeds = [recorder.input(program.out_avals[position]) for position in tracked]
                 wanted = [x for x, need in zip(handles, needed, strict=True) if need]
                 parts = tape.gradients(ends, wanted, seeds) if ends else []
-        joint = recorder.program(([*map(tape.unwrap, outs)], [*parts]))
+        joint = recorder.program(([*map(tape.unwrap, outs)], [part for part in parts if part is not None]))
         self.seeded = tuple(tracked)
-        self.reached = tuple(position for position, need in enumerate(needed) if need) if ends else ()
+        places = [position for position, need in enumerate(needed) if need] if ends else []
+        self.reached = tuple([place for place, part in zip(places, parts, strict=True) if part is not None])
         self._split(call, joint, len(primals))
 
     def _split(self, call: Call, joint: Program, count: int) -> None:
@@ -108,6 +124,61 @@ class Halves:
         self.forward = Call(Program(primals, first, (*outs, *saved)), **call.options)
         inputs = (*saved, *[primals[position] for position in self.inputs], *seeds)
         self.backward = Call(Program(inputs, second, parts, derivative="Grad"), **call.options)
+
+
+    def without(self, call: Call, absent: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
+        """Return the backward program, and which operands it reaches, without cotangents that are absent.
+
+        An output that nothing uses has no zeros, which would be NaN times what is infinite.
+        """
+        if not absent:
+            return self.backward, self.reached
+        key = ("without", self.seeded, self.reached, self.inputs, absent)
+        return once(call, key, lambda: self._without(call, absent))  # type: ignore[no-any-return]
+
+    def _without(self, call: Call, absent: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
+        program = self.backward.program
+        first = len(program.inputs) - len(self.seeded)
+        gone = {program.inputs[first + n].index for n in absent}
+        short, left = vanished(program, gone)
+        return Call(short, **call.options), tuple([self.reached[n] for n in left])
+
+
+def vanished(program: Program, zero: set[int]) -> tuple[Program, list[int]]:
+    """Return a program without inputs that are zero and what vanishes with them; and which of the outputs are left."""
+    inputs = [each for each in program.inputs if each.index not in zero]
+    same: dict[int, Variable | Literal] = {}
+    equations = []
+    size = program.size
+    for equation in program.equations:
+        operands = [same.get(each.index, each) if type(each) is Variable else each for each in equation.inputs]
+        zeros = {n for n, each in enumerate(operands) if index_of(each) in zero}
+        if zeros and len(equation.outputs) == 1:
+            out = equation.outputs[0]
+            other = operands[1 - min(zeros)] if len(operands) == 2 else None
+            if vanishes(equation.op, len(operands), zeros):
+                zero.add(out.index)
+                continue
+            if type(equation.op) is Add and aval_at(other) == out.aval:  # type: ignore[arg-type]
+                same[out.index] = other  # type: ignore[assignment]
+                continue
+        for n in zeros:
+            aval = operands[n].aval  # type: ignore[union-attr]
+            known = None not in aval.shape
+            operands[n] = Constant(size, aval, np.zeros(aval.shape, aval.dtype)) if known else Literal(0.0)
+            size += 1
+        equations.append(attrs.evolve(equation, inputs=tuple(operands)))
+    outs = [same.get(each.index, each) if type(each) is Variable else each for each in program.outputs]
+    left = [n for n, each in enumerate(outs) if index_of(each) not in zero]
+    return Program(inputs, equations, [outs[n] for n in left], derivative=program.derivative), left
+
+
+def vanishes(op: Operator, count: int, zeros: set[int]) -> bool:
+    """Whether the result of an operation is zero where these of its operands are."""
+    rule = vjp_rule.rules.get(type(op))
+    if isinstance(rule, Linear):
+        return all(n in zeros for n in range(count) if rule.is_linear(n))
+    return isinstance(rule, Bilinear) or type(op) in (Mul, Neg, Square) or (type(op) is Div and 0 in zeros)
 
 
 def index_of(each: Variable | Literal) -> int | None:

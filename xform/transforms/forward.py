@@ -363,6 +363,11 @@ def linearize(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any,
             out, aux = pair_of(out, fun)
     values, found, shape = results_of(layer, out, what)
     program = recorder.program([t for t in found if t is not None])
+    if any(map(recorder.owns, tree.leaves((values, tree.map(layer.unwrap, aux))))):  # a loop is one operation of both
+        out = fun(*primals)
+        if has_aux:
+            out, aux = pair_of(out, fun)
+        values = tree.leaves(out)
 
     @boundary
     def jvp_fn(*tangents: Any) -> Any:

@@ -131,6 +131,10 @@ def typed(value: Any, refs: list[Any]) -> Any:
     return _typed_object(kind, value, refs)
 
 
+#: modules of types whose equal values may be told apart by their text
+EXACT_BY_TEXT = frozenset({"builtins", "decimal", "datetime"})
+
+
 def _typed_object(kind: Any, value: Any, refs: list[Any]) -> Any:
     if kind.__hash__ is object.__hash__:
         try:
@@ -142,8 +146,8 @@ def _typed_object(kind: Any, value: Any, refs: list[Any]) -> Any:
         names: Iterable[str] = [field.name for field in attrs.fields(kind)]
     elif dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind)]
-    else:
-        return kind, value
+    else:  # Decimal("1.0") equals Decimal("1.00"), and range(0, 3, 2) range(0, 4, 2)
+        return (kind, value, repr(value)) if kind.__module__ in EXACT_BY_TEXT else (kind, value)
     return kind, value, tuple([typed(getattr(value, name), refs) for name in names])
 
 

@@ -208,7 +208,7 @@ class trace:  # noqa: N801  (a function by name in the field)
             out = self._record(call, kept)[0]
         else:
             out = self._replay(call, kept, kept.paths)
-            if signature is not None and self.static.is_empty:
+            if signature is not None and self.static.is_empty and kept.paths is not None:  # there may be regions now
                 self._remember(signature, kept, kept.paths)
         return out if keep else tree.map(lambda leaf: leaf.data if type(leaf) is Array else leaf, out)
 
