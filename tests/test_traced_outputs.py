@@ -161,3 +161,18 @@ def test_loops_that_count_beside_loops_that_do_not():
     for gradient in (xf.trace(xf.grad(fun)), xf.grad(fun), xf.grad(xf.trace(fun)), xf.grad(fun)):
         np.testing.assert_allclose(gradient(x, 3), 4.0 * x**3)
         np.testing.assert_allclose(gradient(x, 2), 3.0 * x**2)
+
+
+def test_jacobians_with_values_of_a_batch_that_has_ended():
+    """Where a gradient does not vary, its zeros are made from its shape: its value may be of a batch that is over."""
+
+    def loss(x):
+        with xf.LoopBuilder() as loop:
+            c = loop.input(x, assign=True)
+            loop.assign(c, c + 1.0)
+            loop.condition(loop.counter < 2)
+            out = [loop.output(c, "last")]
+        return xnp.sum(out[0])
+
+    np.testing.assert_array_equal(xf.hessian(loss)(np.ones(3)), np.zeros((3, 3)))
+    np.testing.assert_array_equal(xf.jacfwd(xf.grad(loss))(np.ones(3)), np.zeros((3, 3)))

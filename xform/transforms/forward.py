@@ -18,10 +18,10 @@ from xform.core.stack import Interpret, Level, apply, check_rewriters, cursor
 from xform.core.tables import is_builtin
 from xform.core.value import Value
 from xform.layers import lifted
-from xform.ops.create import zeros_like
+from xform.ops.create import zeros, zeros_like
 from xform.ops.structural import refuse_tracked
 from xform.transforms.operands import OneBlock, delivered, for_rule, is_bare, label_of, site_of, taken_in
-from xform.transforms.plans import NOTHING
+from xform.transforms.plans import NOTHING, home_of
 from xform.transforms.recorder import Trace, TraceValue
 from xform.transforms.recording import is_inexact
 from xform.transforms.reverse import holds_value, pair_of
@@ -281,7 +281,15 @@ def results_of(layer: Forward, out: Any, what: str) -> tuple[list[Any], list[Any
 
 def filled(values: list[Any], tangents: list[Any]) -> list[Any]:
     """Return tangents with zeros, which one can add to, where a result does not vary."""
-    return [zeros_like(value) if t is None else t for value, t in zip(values, tangents, strict=True)]
+    return [nothing_for(value) if t is None else t for value, t in zip(values, tangents, strict=True)]
+
+
+def nothing_for(value: Any) -> Any:
+    """Return zeros like a value, which may be of a layer that has ended: it is read where its shape is not known."""
+    aval = aval_of(value)
+    if getattr(value, "owner", None) is None or None in aval.shape or home_of(value) != "cpu":
+        return zeros_like(value)
+    return lifted(zeros(aval.shape, aval.dtype))
 
 
 # ------------------------------------------------------------------ functions
