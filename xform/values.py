@@ -207,17 +207,16 @@ def _array_ufunc(
     self: Value, ufunc: np.ufunc, method: str, x: Any, y: Any = MISSING, *more: Any, **kwargs: Any
 ) -> Any:
     op = ufuncs.get(ufunc)
-    if op is not None and method == "__call__" and not kwargs and not more:
-        if y is MISSING:
-            return _get().unary(op, x)
-        try:
-            return _get().binary(op, x, y)
-        except OperandTypeError as refused:
-            return as_numpy_would(op, x, y, refused)
-    inputs = (x,) if y is MISSING else (x, y, *more)
-    if op is not None and method == "__call__" and not kwargs:
-        return _get().interpret(op, inputs)
-    return _other_ufunc(ufunc, method, inputs, kwargs)
+    if op is None or method != "__call__" or kwargs:
+        return _other_ufunc(ufunc, method, (x,) if y is MISSING else (x, y, *more), kwargs)
+    if y is MISSING:
+        return _get().unary(op, x)
+    if more:
+        return _get().interpret(op, (x, y, *more))
+    try:
+        return _get().binary(op, x, y)
+    except OperandTypeError as refused:
+        return as_numpy_would(op, x, y, refused)
 
 
 REDUCTIONS = {
