@@ -28,7 +28,7 @@ from xform.transforms.reverse import holds_value, pair_of
 from xform.transforms.rule_checks import checked_jvp, is_array
 from xform.transforms.tangents import fitted_tangent, tangents_for
 
-__all__ = ["DualValue", "Forward", "jvp", "linearize"]
+__all__ = ["DualValue", "Forward", "jvp", "linearize", "zeros_for"]
 
 _get = cursor.get
 _set = cursor.set
@@ -281,10 +281,10 @@ def results_of(layer: Forward, out: Any, what: str) -> tuple[list[Any], list[Any
 
 def filled(values: list[Any], tangents: list[Any]) -> list[Any]:
     """Return tangents with zeros, which one can add to, where a result does not vary."""
-    return [nothing_for(value) if t is None else t for value, t in zip(values, tangents, strict=True)]
+    return [zeros_for(value) if t is None else t for value, t in zip(values, tangents, strict=True)]
 
 
-def nothing_for(value: Any) -> Any:
+def zeros_for(value: Any) -> Any:
     """Return zeros like a value, which may be of a layer that has ended: it is read where its shape is not known."""
     aval = aval_of(value)
     if getattr(value, "owner", None) is None or None in aval.shape or home_of(value) != "cpu":
