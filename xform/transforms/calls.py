@@ -27,9 +27,10 @@ from xform.programs.call import Call
 from xform.programs.program import Constant, Literal, Program, Variable, aval_at
 from xform.transforms.batch import Batch, vmap
 from xform.transforms.forward import Forward, jvp
-from xform.transforms.grad import Grad, GradValue
+from xform.transforms.grad import Grad
 from xform.transforms.recorder import Trace
 from xform.transforms.recording import is_inexact
+from xform.transforms.transposition import Transposition
 
 __all__ = ["called"]
 
@@ -76,13 +77,6 @@ def call_vjp(op: Call, needed: tuple[bool, ...], *primals: Any) -> tuple[Any, An
     return tuple(found[:count]), call_pullback
 
 
-class Reverse(Grad):
-    """The tape of a reverse rule: what nothing flows to gets None instead of zeros."""
-
-    def _delivered(self, leaf: GradValue, cotangent: Any) -> Any:
-        return None if cotangent is None else super()._delivered(leaf, cotangent)
-
-
 class Halves:
     """The two programs of a reverse rule: `forward(*primals)` and `backward(*saved, *inputs, *cotangents)`."""
 
@@ -90,7 +84,7 @@ class Halves:
         program = call.program
         with Trace(abstract=True) as recorder:
             primals = [recorder.input(aval) for aval in program.in_avals]
-            with Reverse() as tape:
+            with Transposition() as tape:
                 handles = [tape.attach(x) if need else x for x, need in zip(primals, needed, strict=True)]
                 outs = program.run(handles)
                 tracked = [position for position, out in enumerate(outs) if tape.is_attached(out)]
