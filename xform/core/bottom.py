@@ -24,6 +24,8 @@ __all__ = ["escaped", "evaluate", "no_array", "wrap"]
 
 __tracebackhide__ = hidden
 
+_ndarray = np.ndarray
+
 
 def evaluate(op: Operator, values: tuple[Any, ...]) -> Any:
     """Compute an operation on raw arrays; the result is an `Array` where an operand was one.
@@ -36,7 +38,9 @@ def evaluate(op: Operator, values: tuple[Any, ...]) -> Any:
         x, y = values
         left = x.data if type(x) is Array else x
         right = y.data if type(y) is Array else y
-        if type(left) in HOST_TYPES and type(right) in HOST_TYPES:
+        if (type(left) is _ndarray or type(left) in HOST_TYPES) and (
+            type(right) is _ndarray or type(right) in HOST_TYPES
+        ):
             try:
                 found = kernel(left, right)
             except (ValueError, TypeError):  # said again in our words, below and not in here: one cause is enough
@@ -50,7 +54,7 @@ def evaluate(op: Operator, values: tuple[Any, ...]) -> Any:
     elif kernel is not None and len(values) == 1:
         x = values[0]
         left = x.data if type(x) is Array else x
-        if type(left) in HOST_TYPES:
+        if type(left) is _ndarray or type(left) in HOST_TYPES:
             try:
                 found = kernel(left)
             except (ValueError, TypeError):

@@ -286,9 +286,9 @@ def unary(op: Operator, summary: str, example: Example | None = None, name: str 
             try:
                 if kind is _ndarray:
                     return kernel(x)
-                if kind is Array and type(x.data) in HOST_TYPES:
+                if kind is Array and (type(own := x.data) is _ndarray or type(own) in HOST_TYPES):
                     out = Array()
-                    out.data = kernel(x.data)
+                    out.data = kernel(own)
                     return out
             except (TypeError, ValueError):  # said again by the bottom, with operand and line
                 pass
