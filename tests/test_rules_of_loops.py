@@ -99,3 +99,30 @@ def test_arrays_of_any_dtype_and_shape(dtype):
     have, want = loss(by_tangents(rounds))(x), loss(rounds)(x)
     assert have.dtype == want.dtype
     np.testing.assert_allclose(have, want, rtol=1e-4 if dtype == "float32" else 1e-10)
+
+
+def test_zeros_for_an_absent_cotangent_read_nothing():
+    """A backward switch, or loop, of some cotangents needs no operand for its shape alone: it may not have been kept.
+
+    Found by random programs (KeyError): a loop in a branch of which one output has no cotangent.
+    """
+    a, b = np.array([0.5, -0.3, 0.2]), np.array([0.1, 0.4, -0.2])
+
+    def rows(a, b):
+        (_, second), rows = xf.scan(lambda c, x: ((c[0], c[0]), c[1]), (a, b), length=3)  # rows: b, a, a
+        return second, xnp.sum(rows, axis=0)
+
+    def powers(a, b):
+        return xf.fori_loop(0, 3, lambda i, v: v * v, a), a * 0.5
+
+    def loss(a, b, index):
+        return xnp.sum(xf.switch(index, [rows, lambda a, b: (b, b), powers], a, b)[1] ** 2)
+
+    gradient = xf.grad(loss, (0, 1))
+    nothing = np.zeros(3)
+    wanted = [(4.0 * (b + 2.0 * a), 2.0 * (b + 2.0 * a)), (nothing, 2.0 * b), (0.5 * a, nothing)]
+    for index, want in enumerate(wanted):
+        np.testing.assert_allclose(gradient(a, b, index), want)
+        np.testing.assert_allclose(xf.trace(gradient)(a, b, index), want)
+    every = xf.vmap(gradient, in_axes=(None, None, 0))(a, b, np.arange(3))
+    np.testing.assert_allclose(np.stack(every, 1), wanted)

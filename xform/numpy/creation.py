@@ -15,10 +15,9 @@ from xform.core.stack import apply
 from xform.core.value import Array, Value
 from xform.ops.broadcast import astype, broadcast_like, broadcast_to
 from xform.ops.create import make_full_like
-from xform.ops.padding import pad
 from xform.ops.placement import device_put
-from xform.ops.shapes import expand_dims, moveaxis, ravel, reshape
-from xform.ops.stacking import concatenate, holds_array, nested, split
+from xform.ops.shapes import expand_dims, moveaxis
+from xform.ops.stacking import concatenate, holds_array, nested
 from xform.ops.structural import HostRead
 
 __all__ = [
@@ -167,10 +166,11 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None, 
     [5.0, 5.0]
     """
     x, fill_value = nested(x), nested(fill_value)
+    lengths = None if shape is None else np.broadcast_to(0, shape).shape
     if type(fill_value) not in SCALAR_TYPES:
-        like = apply(make_full_like(0, _name(dtype)), _operand(x, shape))
+        like = apply(make_full_like(0, _name(dtype), lengths), tracked(x))
         return tracked(broadcast_like(astype(fill_value, aval_of(like).dtype), like), device)
-    return tracked(apply(make_full_like(fill_value, _name(dtype)), _operand(x, shape)), device)
+    return tracked(apply(make_full_like(fill_value, _name(dtype), lengths), tracked(x)), device)
 
 
 def zeros_like(x: Any, dtype: Any = None, *, shape: Any = None, device: Any = None) -> Any:
@@ -198,16 +198,6 @@ def empty_like(x: Any, dtype: Any = None, *, shape: Any = None, device: Any = No
     (2,)
     """
     return full_like(x, 0, dtype, shape=shape, device=device)
-
-
-def _operand(x: Any, shape: Any) -> Any:
-    """Return `x`, tracked; with a shape, an array of its dtype and of that shape."""
-    if shape is None:
-        return tracked(x)
-    if type(x) in HOST_TYPES:
-        return tracked(np.broadcast_to(np.zeros((), aval_of(x).dtype), shape))
-    none = split(ravel(x), [0])[0]
-    return tracked(broadcast_to(reshape(pad(none, (0, 1)), ()), shape))
 
 
 def _name(dtype: Any) -> str | None:

@@ -7,35 +7,40 @@ from typing import Any
 import attrs
 import numpy as np
 
-from xform.core.aval import Aval
+from xform.core.aval import Aval, aval_of
 from xform.core.backend import SCALAR_TYPES
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply
 
-__all__ = ["FullLike", "ones_like", "zeros", "zeros_like"]
+__all__ = ["FullLike", "ones_like", "zeros", "zeros_beside", "zeros_like"]
 
 
 @attrs.frozen
 class FullLike(Operator):
-    """An array of one number, of the shape, dtype and device of the operand."""
+    """An array of one number, of the device of the operand, and of its dtype and shape where none are given."""
 
     fill: float | complex
     dtype: str | None = None
+    shape: tuple[int, ...] | None = None
 
     def infer(self, x: Aval) -> Aval:
         """The operand's shape."""
-        return Aval(x.shape, x.dtype if self.dtype is None else np.dtype(self.dtype), x.weak and self.dtype is None)
+        dtype = x.dtype if self.dtype is None else np.dtype(self.dtype)
+        if self.shape is not None:
+            return Aval(self.shape, dtype)
+        return Aval(x.shape, dtype, x.weak and self.dtype is None)
 
     def evaluate(self, xp: Any, x: Any) -> Any:
         """Make the array; of a Python number, a Python number."""
-        if self.dtype is None and type(x) in SCALAR_TYPES:
+        if self.dtype is None and self.shape is None and type(x) in SCALAR_TYPES:
             return type(x)(self.fill)
         if xp is not np:
-            return xp.full_like(x, self.fill, dtype=None if self.dtype is None else getattr(xp, self.dtype))
+            dtype = x.dtype if self.dtype is None else getattr(xp, self.dtype)
+            return xp.full(x.shape if self.shape is None else self.shape, self.fill, dtype=dtype, device=x.device)
         x = np.asarray(x)
-        dtype = x.dtype if self.dtype is None else self.dtype
-        return np.full(x.shape, self.fill, dtype) if self.fill else np.zeros(x.shape, dtype)
+        shape, dtype = x.shape if self.shape is None else self.shape, x.dtype if self.dtype is None else self.dtype
+        return np.full(shape, self.fill, dtype) if self.fill else np.zeros(shape, dtype)
 
 
 make_full_like = interned(FullLike)
@@ -45,8 +50,8 @@ jvp_rule.none(FullLike, why="its numbers do not depend on the operand's")
 
 @batch_rule(FullLike)
 def full_like_batch(op: FullLike, size: int, values: tuple[Any, ...], axes: tuple[Any, ...]) -> tuple[Any, Any]:
-    """The same, of the batched operand."""
-    return apply(op, values[0]), axes[0]
+    """The same, of the batched operand; of a given shape it is the same in all lanes."""
+    return apply(op, values[0]), axes[0] if op.shape is None else None
 
 
 def zeros(shape: Any, dtype: Any) -> Any:
@@ -61,6 +66,18 @@ def zeros_like(x: Any, dtype: Any = None) -> Any:
     array([0., 0.])
     """
     return apply(make_full_like(0, None if dtype is None else np.dtype(dtype).name), x)
+
+
+def zeros_beside(x: Any, like: Any) -> Any:
+    """Return zeros like `like` on the device of `x`; `like` is not read where its shape is known.
+
+    >>> zeros_beside(2.0, np.ones(2, np.float32))
+    array([0., 0.], dtype=float32)
+    """
+    aval = aval_of(like)
+    if None in aval.shape:
+        return zeros_like(like)
+    return apply(make_full_like(0, aval.dtype.name, aval.shape), x)
 
 
 def ones_like(x: Any, dtype: Any = None) -> Any:

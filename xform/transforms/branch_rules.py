@@ -21,7 +21,7 @@ from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply
 from xform.ops.broadcast import astype, broadcast_to
 from xform.ops.comparisons import equal, logical_and
-from xform.ops.create import zeros
+from xform.ops.create import zeros, zeros_beside
 from xform.ops.reductions import any as any_true
 from xform.ops.selection import clip, where
 from xform.ops.shapes import front, reshape
@@ -33,7 +33,7 @@ from xform.programs.loop_trim import live_equations
 from xform.programs.passes.draft import pinned
 from xform.programs.program import Constant, Equation, Program, Variable
 from xform.transforms.batch import Batch, batched
-from xform.transforms.forward import Forward, LinearTrace, dual, zeros_for
+from xform.transforms.forward import Forward, LinearTrace, dual
 from xform.transforms.loop_bodies import dependencies, recorded
 from xform.transforms.loop_reverse import with_operands
 from xform.transforms.recorder import Trace
@@ -184,7 +184,10 @@ class Pullback:
         seeds = inputs[len(inputs) - len(self.given) :]
         parts = tape.gradients([outs[n] for n in self.given], [handles[n] for n in wanted], seeds)
         self.flows.update([n for n, part in zip(wanted, parts, strict=True) if part is not None])
-        return [zeros_for(xs[n]) if part is None else part for n, part in zip(wanted, parts, strict=True)]
+        return [
+            zeros_beside((*seeds, xs[n])[0], xs[n]) if part is None else part
+            for n, part in zip(wanted, parts, strict=True)
+        ]
 
 
 def without_repeats(program: Program, split: int, kept: Sequence[Variable]) -> Program:

@@ -21,7 +21,7 @@ import attrs
 from xform.core.aval import Aval
 from xform.core.stack import apply
 from xform.ops.arithmetic import add
-from xform.ops.create import zeros, zeros_like
+from xform.ops.create import zeros_beside, zeros_like
 from xform.ops.index_layout import OPERAND
 from xform.ops.indexing import getitem, make_getitem
 from xform.programs.holding import quiet
@@ -87,13 +87,6 @@ def loop_vjp(op: Loop, needed: Mask, *operands: Any) -> tuple[Any, Any]:
         back = full if given == inexact else backward_of(op, wanted, given, full.saved)
         if not back.results:
             return (None,) * total
-        if any(source[0] != "cotangent" and source not in held for source in back.needed):
-            # zeros for all that has no cotangent: what this backward loop would read was not kept
-            back = full
-            cotangents = [
-                zeros(aval.shape, aval.dtype) if t is None and each else t
-                for t, each, aval in zip(cotangents, inexact, op.out_avals, strict=True)
-            ]
         handed_on = [n for made, n in back.loop.results if not made]  # by rounds that leave it as it is
         used = {*back.loop.operands, *handed_on}
         everything = held | {("cotangent", n): t for n, t in enumerate(cotangents)}
@@ -125,7 +118,9 @@ def begin(op: Loop, carry: int, cotangents: Sequence[Any], end: Any, like: Any) 
             continue
         part = t if isinstance(output, Last) else apply(ROW, t, end)
         total = part if total is None else add(total, part)
-    return zeros_like(like) if total is None else total
+    if total is not None:
+        return total
+    return zeros_beside(next(t for t in cotangents if t is not None), like)  # which reads nothing that was not kept
 
 
 # ------------------------------------------------------------------ forward
