@@ -295,6 +295,33 @@ def test_equal_eigenvalues_and_singular_values():
     assert np.isfinite(xf.grad(lambda x: la.norm(x, "nuc"))(low)).all()
 
 
+@pytest.mark.parametrize("through", [lambda f: f, xf.trace, lambda f: lambda x: xf.vmap(f)(x[None])[0]])
+def test_vectors_of_equal_values_have_no_derivative(through):
+    """NaN, as in JAX: what a function of them has there is its own limit of 0 / 0, which no rule knows."""
+    weights = np.array([[1.0, 2.0], [3.0, 5.0]])
+
+    def squared(a):
+        w, v = la.eigh(a)
+        return xnp.sum(weights * ((v * w * w) @ v.T))
+
+    def cubed(a):
+        u, s, vh = la.svd(a)
+        return xnp.sum(weights * ((u * s**3) @ vh))
+
+    for fun in (squared, cubed):
+        gradient = through(xf.grad(fun))
+        for _ in range(2):
+            assert np.isnan(gradient(np.eye(2))).all()
+            assert np.isfinite(gradient(np.diag([1.0, 2.0]))).all()
+    for values in (la.eigvalsh, la.svdvals):
+        total = lambda x, values=values: xnp.sum(values(x) ** 2)  # noqa: E731
+        np.testing.assert_allclose(through(xf.grad(total))(np.eye(2)), 2.0 * np.eye(2))
+        np.testing.assert_allclose(xf.jvp(through(total), (np.eye(2),), (np.eye(2),))[1], 4.0)
+        assert np.isnan(through(xf.hessian(total))(np.eye(2))).any()  # it is 2 on the diagonal, which cannot be seen
+    wide = xf.grad(lambda a: xnp.sum(la.svd(a, full_matrices=False).U[:, :1] ** 3))
+    assert np.isnan(wide(np.diag([2.0, 0.0, 0.0])[:, :2])).all()  # one value is 0
+
+
 @pytest.mark.parametrize("op", [ops.Svd(), ops.Qr(), ops.Eigh(), ops.Cholesky(), ops.Pinv()])
 @pytest.mark.parametrize("imaginary", [0.0, 1.0])
 def test_both_modes_of_factorizations_are_transposes_of_each_other(op, imaginary):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from xform.core.errors import LayerError
 from xform.core.operator import Operator
 from xform.core.source import warn_user
 from xform.core.stack import Interpret, Level, Transformation, apply, cursor, levels, makers
@@ -55,6 +56,15 @@ class Observer(Transformation):
     """
 
     effect = "observes"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "interpret" in vars(cls):
+            msg = (
+                f"{cls.__name__}.interpret would never be called: an Observer has hooks (observe; before, after, "
+                'failed). Derive it from xf.Transformation, with effect = "observes" if it changes no value'
+            )
+            raise LayerError(msg, layer=cls)
 
     def before(self, op: Operator, inputs: tuple[Any, ...]) -> Any:
         """Run before the operation; what it returns is given to `after` and `failed`."""

@@ -87,9 +87,7 @@ class Transformation:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.effect not in EFFECTS:  # a check that looks for another word would not find it, and be silent
-            msg = f"{cls.__name__}.effect is {cls.effect!r}; it must be one of {', '.join(map(repr, EFFECTS))}"
-            raise LayerError(msg, layer=cls)
+        check_words(cls, cls.__name__)
         code = getattr(vars(cls).get("interpret"), "__code__", None)
         if code is not None and code.co_argcount != 3:
             msg = f"{cls.__name__}.interpret must be interpret(self, op, values), where values is a tuple"
@@ -121,8 +119,9 @@ class Transformation:
                 out = interpret(op, values)
             finally:
                 _reset(token)  # 40 ns less than to get and set what was there
-            if out is None:
-                msg = f"{name}.interpret returned None for {op!r}; return xf.apply(op, *values), or a value"
+            if out is None or (op.multiple_outputs and not isinstance(out, tuple)):
+                wanted = "a tuple of its results" if op.multiple_outputs else "a value"
+                msg = f"{name}.interpret returned {shown(out)} for {op!r}; return xf.apply(op, *values), or {wanted}"
                 raise RuleError(msg, op=op, layer=self)
             return out
 
@@ -173,6 +172,11 @@ class Transformation:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def shown(out: Any) -> str:
+    """Return what an `interpret` returned, for messages."""
+    return "None" if out is None else f"one {type(out).__name__}"
 
 
 # ------------------------------------------------------------------ places
@@ -264,15 +268,34 @@ def push(layer: Transformation) -> Level:
     refuse_yield(layer, sys._getframe(2))  # noqa: SLF001  (who runs `with layer:`)
     below = _get()
     check_place(layer, below)
-    layer.on_register()
+    try:
+        layer.on_register()
+    finally:
+        _set(below)  # a layer that was entered there would stay
     level = below.topped(layer)
     _set(level)
     return level
 
 
+def check_words(layer: Any, name: str) -> None:
+    """Raise `LayerError` for an unknown effect: a check that looks for another word would not find it, in silence."""
+    for attribute, words in (("effect", (layer.effect,)), ("refuses", layer.refuses)):
+        if isinstance(words, str) or not set(words) <= set(EFFECTS):
+            wanted = "one of " if attribute == "effect" else "a tuple of "
+            wanted += ", ".join(map(repr, EFFECTS))
+            msg = f"{name}.{attribute} is {getattr(layer, attribute)!r}; it must be {wanted}"
+            raise LayerError(msg, layer=layer)
+    for attribute in ("above", "below"):
+        if isinstance(getattr(layer, attribute), str):
+            msg = f"{name}.{attribute} must be a tuple of names of layers, got {getattr(layer, attribute)!r}"
+            raise LayerError(msg, layer=layer)
+
+
 def check_place(layer: Transformation, below: Level) -> None:
     """Raise `LayerError` where `layer` may not stand on top of `below`."""
     name = type(layer).__name__
+    if layer.effect not in EFFECTS:
+        check_words(layer, name)
     for other in [level.layer for level in levels(below) if level.layer is not None]:
         if other is layer:
             msg = f"{layer!r} is on this stack already; make another {name}() for a second one"

@@ -6,13 +6,14 @@ A table maps operator classes to rules and knows three states: a rule; none on p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from xform.core.errors import MissingRuleError
 from xform.core.operator import Operator
 
 __all__ = [
-    "NoRule", "OperatorClass", "Rule", "RuleTable", "are_builtin", "batch_rule", "is_builtin", "jvp_rule", "vjp_rule",
+    "NoRule", "OperatorClass", "Rule", "RuleTable", "Rules", "are_builtin", "batch_rule", "is_builtin", "jvp_rule",
+    "vjp_rule",
 ]  # fmt: skip
 
 Rule = Callable[..., Any]
@@ -44,14 +45,22 @@ def are_builtin(functions: Iterable[Rule | None]) -> bool:
 
 
 class Rules(dict[OperatorClass, Any]):
-    """Rules by operator class; setting or deleting one forgets the plan that a tape made of it."""
+    """Rules by operator class; setting or deleting one forgets the plan that a tape made of it.
+
+    `revision` counts the rules of all tables that were replaced: what was derived with rules is good for one number.
+    """
+
+    revision: ClassVar[int] = 0
 
     def __setitem__(self, kind: OperatorClass, rule: Any) -> None:
+        if kind in self:
+            Rules.revision += 1
         super().__setitem__(kind, rule)
         kind.plan = None
 
     def __delitem__(self, kind: OperatorClass) -> None:
         super().__delitem__(kind)
+        Rules.revision += 1
         kind.plan = None
 
 

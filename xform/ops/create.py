@@ -13,16 +13,16 @@ from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply
 
-__all__ = ["FullLike", "ones_like", "zeros", "zeros_beside", "zeros_like"]
+__all__ = ["FullLike", "is_zero", "ones_like", "zeros", "zeros_beside", "zeros_like"]
 
 
 @attrs.frozen
 class FullLike(Operator):
     """An array of one number, of the device of the operand, and of its dtype and shape where none are given."""
 
-    fill: float | complex
+    fill: float | complex = attrs.field(eq=repr)  # 0.0 is not -0.0
     dtype: str | None = None
-    shape: tuple[int, ...] | None = None
+    shape: tuple[int, ...] | None = attrs.field(default=None, repr=False)
 
     def infer(self, x: Aval) -> Aval:
         """The operand's shape."""
@@ -40,7 +40,12 @@ class FullLike(Operator):
             return xp.full(x.shape if self.shape is None else self.shape, self.fill, dtype=dtype, device=x.device)
         x = np.asarray(x)
         shape, dtype = x.shape if self.shape is None else self.shape, x.dtype if self.dtype is None else self.dtype
-        return np.full(shape, self.fill, dtype) if self.fill else np.zeros(shape, dtype)
+        return np.zeros(shape, dtype) if is_zero(self.fill) else np.full(shape, self.fill, dtype)
+
+
+def is_zero(fill: Any) -> bool:
+    """Whether a number is zero, and not -0.0: memory of zeros costs nothing before it is touched."""
+    return not fill and "-" not in repr(fill)
 
 
 make_full_like = interned(FullLike)

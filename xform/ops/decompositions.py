@@ -1,7 +1,7 @@
 """Factorizations of any matrices in the last two axes: svd and qr, and the pseudo-inverse.
 
-1. Where singular values coincide, the parts of the derivative that would divide by the difference of their squares are
-   0; functions that do not depend on the choice of vectors have the right gradient. The same holds where one is 0.
+1. Where singular values coincide, their vectors have no derivative: it is NaN, as in JAX and PyTorch. So have the
+   vectors of the longer side where one is 0. A function of the values alone has the right gradient.
 2. The textbook formulas in the rules are for conjugated cotangents, hence `conjugated` at both ends.
 """
 
@@ -18,11 +18,13 @@ from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply
 from xform.ops.base import Parameterless, is_complex
 from xform.ops.complexes import imag, real, real_dtype
+from xform.ops.create import zeros_like
 from xform.ops.einsum import make_einsum
 from xform.ops.factorizations import adjoint, conjugated, product, reciprocal_gaps
 from xform.ops.indexing import getitem
 from xform.ops.linalg import linalg_dtype, solve, stack_batch
 from xform.ops.products import matmul
+from xform.ops.selection import where
 from xform.ops.shapes import expand_dims, matrix_transpose, read_shape
 from xform.ops.stacking import concatenate
 from xform.ops.triangular import diagonal, tril
@@ -43,6 +45,7 @@ class Svd(Parameterless):
 
     multiple_outputs = True
     only_composed = True
+    fills_zeros = False  # what does not use the vectors has a derivative where they have none
 
     def infer(self, a: Aval) -> tuple[Aval, Aval, Aval]:
         """The shorter of the last two axes is the number of singular values."""
@@ -70,7 +73,8 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
     """Singular value decomposition, reduced: `U (..., n, k)`, `S (..., k)` descending, `Vh (..., k, m)`.
 
     Write `full_matrices=False`: the further columns of the full one have no derivative, so it is refused for matrices
-    that are not square. Singular values and vectors that belong to distinct values are differentiable.
+    that are not square. Singular values and vectors that belong to distinct values are differentiable; vectors of
+    coinciding ones have NaN as their derivative.
 
     >>> import numpy as np
     >>> svd(np.diag([3.0, 4.0]), full_matrices=False).S
@@ -102,9 +106,15 @@ def reciprocal(s: Any) -> Any:
     return (s != 0) / (s + (s == 0))
 
 
-def beside(u: Any, x: Any) -> Any:
-    """Return the part of the columns of `x` that is orthogonal to the columns of `u`."""
-    return x - matmul(u, matmul(adjoint(u), x))
+def beside(u: Any, x: Any, row: Any) -> Any:
+    """Return the part of the columns of `x` that is orthogonal to those of `u`, over the values; NaN where one is 0.
+
+    Where `u` is square there is no such part.
+    """
+    n, k = shape_of(u)[-2:]
+    if n is not None and n == k:
+        return zeros_like(x)
+    return (x - matmul(u, matmul(adjoint(u), x))) / where(row == 0, float("nan"), row)
 
 
 @jvp_rule(Svd)
@@ -117,8 +127,8 @@ def svd_jvp(op: Svd, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tup
     v, row, column, gaps = adjoint(vh), expand_dims(s, -2), expand_dims(s, -1), reciprocal_gaps(s * s)
     seen = product(adjoint(u), tangent, v)
     moved, inverse = diagonal(seen, axis1=-2, axis2=-1), reciprocal(row)
-    of_u = matmul(u, gaps * (seen * row + column * adjoint(seen))) + beside(u, matmul(tangent, v)) * inverse
-    of_v = matmul(v, gaps * (column * seen + adjoint(seen) * row)) + beside(v, matmul(adjoint(tangent), u)) * inverse
+    of_u = matmul(u, gaps * (seen * row + column * adjoint(seen))) + beside(u, matmul(tangent, v), row)
+    of_v = matmul(v, gaps * (column * seen + adjoint(seen) * row)) + beside(v, matmul(adjoint(tangent), u), row)
     if is_complex(a):  # a phase is free; it goes to u
         of_u = of_u + u * (expand_dims(1j * imag(moved), -2) * inverse)
         moved = real(moved)
@@ -155,7 +165,7 @@ def left_part(u: Any, s: Any, vh: Any, t: Any, *, phase: bool = True) -> Any:
     within = (turned + adjoint(turned)) * row
     if phase and is_complex(u):
         within = within + diagonal_matrix(1j * imag(diagonal(seen, axis1=-2, axis2=-1)) * reciprocal(s))
-    return matmul(matmul(u, within) + beside(u, t) * reciprocal(row), vh)
+    return matmul(matmul(u, within) + beside(u, t, row), vh)
 
 
 def diagonal_matrix(x: Any) -> Any:

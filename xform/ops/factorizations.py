@@ -2,8 +2,8 @@
 
 1. The lower triangle is read, as in NumPy; the derivative is that of the function on symmetric matrices, so the
    gradient is symmetric too.
-2. Where eigenvalues coincide, the parts of the derivative that would divide by their difference are 0; functions that
-   do not depend on the choice of vectors have the right gradient.
+2. Where eigenvalues coincide, their vectors have no derivative: it is NaN, as in JAX and PyTorch. A function of the
+   eigenvalues alone has the right gradient there, if it treats them alike, and NaN as its second derivative.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply
 from xform.ops.base import Parameterless, is_complex
 from xform.ops.complexes import conj, real, real_dtype
+from xform.ops.create import ones_like
 from xform.ops.linalg import linalg_dtype, solve, square_shape, stack_batch
 from xform.ops.products import matmul
+from xform.ops.selection import where
 from xform.ops.shapes import expand_dims, matrix_transpose
 from xform.ops.triangular import diagonal, tril
 
@@ -123,6 +125,7 @@ class Eigh(Parameterless):
 
     multiple_outputs = True
     only_composed = True
+    fills_zeros = False  # what does not use the vectors has a derivative where they have none
 
     def infer(self, a: Aval) -> tuple[Aval, Aval]:
         """Real eigenvalues, and vectors in the operand's shape."""
@@ -140,7 +143,8 @@ batch_rule(Eigh)(stack_batch)
 def eigh(a: Any, UPLO: str = "L") -> EighResult:
     """Eigenvalues and eigenvectors of symmetric (Hermitian) matrices: `(..., n)`, ascending, and `(..., n, n)`.
 
-    `UPLO` says which triangle is read; the gradient is symmetric.
+    `UPLO` says which triangle is read; the gradient is symmetric. Vectors of coinciding eigenvalues have NaN as their
+    derivative.
 
     >>> import numpy as np
     >>> eigh(np.array([[2.0, 1.0], [1.0, 2.0]])).eigenvalues.round(9)
@@ -163,9 +167,14 @@ def eigvalsh(a: Any, UPLO: str = "L") -> Any:
 
 
 def reciprocal_gaps(w: Any) -> Any:
-    """Return `1 / (w[j] - w[i])` at row i and column j, 0 where they are equal."""
+    """Return `1 / (w[j] - w[i])` at row i and column j, 0 on the diagonal, NaN beside it where they are equal.
+
+    What a function of the vectors has there is 0 / 0: the limit is its own, and no rule of the operator knows it.
+    """
     gaps = expand_dims(w, -2) - expand_dims(w, -1)
-    return (gaps != 0) / (gaps + (gaps == 0))
+    ones = ones_like(gaps)
+    same = tril(ones) - tril(ones, -1)
+    return (1.0 - same) / where(gaps == 0, where(same == 0, float("nan"), same), gaps)
 
 
 @vjp_rule(Eigh)

@@ -17,7 +17,7 @@ from xform.core.rules import batch_rule, jvp_rule, linear, vjp_rule
 from xform.core.stack import apply
 from xform.ops.axes import axis_of
 from xform.ops.broadcast import astype, broadcast_like
-from xform.ops.create import zeros_like
+from xform.ops.create import is_zero, zeros_like
 from xform.ops.joining import make_concatenate, make_split
 from xform.ops.picking import gather, sum_back
 from xform.ops.shapes import front
@@ -37,7 +37,7 @@ class Pad(Operator):
 
     widths: Widths
     mode: str = "constant"
-    fill: Number = 0
+    fill: Number = attrs.field(default=0, eq=repr)
 
     def infer(self, x: Aval) -> Aval:
         """Add the widths."""
@@ -106,7 +106,7 @@ def framed(xp: Any, x: Any, widths: Widths, fill: Number) -> Any:
     """Return an array with a frame of one number."""
     shape = tuple(length + sum(width) for length, width in zip(x.shape, widths, strict=True))
     if xp is np:
-        out = np.full(shape, fill, x.dtype) if fill else np.zeros(shape, x.dtype)
+        out = np.zeros(shape, x.dtype) if is_zero(fill) else np.full(shape, fill, x.dtype)
     else:
         out = xp.full(shape, fill, dtype=x.dtype, device=x.device)
     if widths:

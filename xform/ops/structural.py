@@ -21,7 +21,7 @@ from xform.core.functions import is_coroutine, refuse_generator, refuse_lazy, re
 from xform.core.operator import Operator
 from xform.core.place import Place, place
 from xform.core.rules import batch_rule, jvp_rule, linear, vjp_rule
-from xform.core.source import describe, user_site
+from xform.core.source import describe, refuse_yield, user_site
 from xform.core.stack import BOTTOM, apply, cursor, set_maker
 from xform.core.value import Value
 from xform.ops.base import Parameterless
@@ -299,7 +299,8 @@ def scoped(scope: str, forward: Place | None, phase: str) -> Iterator[None]:
 class named_scope:  # noqa: N801  (a function by name in the field)
     """Push a scope name for the time of a block or of a function; profiles, traces and reports show it.
 
-    A coroutine function is awaited inside the scope; a generator function raises `LayerError`.
+    A coroutine function is awaited inside the scope; a block around a `yield`, and a generator function, raise
+    `LayerError`.
 
     >>> import xform as xf
     >>> with xf.named_scope("layer1"):
@@ -315,6 +316,7 @@ class named_scope:  # noqa: N801  (a function by name in the field)
         return f"named_scope({self.scope!r})"
 
     def __enter__(self) -> Self:
+        refuse_yield(self, sys._getframe(1))  # noqa: SLF001  (who runs `with named_scope(...):`)
         block = scoped(self.scope, None, place.get().phase)
         block.__enter__()
         self._open.append(block)

@@ -360,6 +360,7 @@ class Source:
             rows = [row for row in equation.inputs if isinstance(row, Variable)]
             aval = equation.outputs[0].aval
             placeable = all(row.index in made or isinstance(row, Constant) for row in rows)
+            placeable = placeable and not any(row.index in self._runs for row in rows)  # these name rows of their own
             placeable = placeable and elsewhere.isdisjoint({each.index for each in (*rows, equation.outputs[0])})
             if len(rows) == len(equation.inputs) and placeable and all(row.aval.dtype == aval.dtype for row in rows):
                 run = slabs.place([row.index for row in rows])

@@ -216,11 +216,12 @@ def _bind(layer: Batch, below: Level) -> Interpret:  # noqa: C901  (it holds `ge
                 msg = f"{op!r} cannot run in a batch ({describe(user_site())}): {rule.why}"
                 raise MissingRuleError(msg, op=op, table=batch_rule)
             else:
+                lane = None
                 if rule is not elementwise_batch and not op.runs_python and not op.nests:
-                    op.infer(*map(aval_of, values))  # of one lane: a rule might take the batch for an axis it lacks
+                    lane = op.infer(*map(aval_of, values))  # a rule might take the batch for an axis it lacks
                 found = rule(op, size, operands, tuple(axes))
                 if not is_builtin(rule):
-                    found = checked_batch(op, size, found)
+                    found = checked_batch(op, size, found, lane)
         finally:
             _set(here)
         return _rewrapped(layer, op, *found)

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from xform.programs.passes.draft import pinned
 from xform.programs.program import Constant, Equation, Program, Variable
 from xform.transforms.batch import Batch, batched
 from xform.transforms.forward import Forward, LinearTrace, dual
-from xform.transforms.loop_bodies import dependencies, recorded
+from xform.transforms.loop_bodies import dependencies, once, recorded
 from xform.transforms.loop_reverse import with_operands
 from xform.transforms.recorder import Trace
 from xform.transforms.transposition import Transposition
@@ -44,14 +44,6 @@ __all__ = ["switch_batch", "switch_jvp", "switch_vjp"]
 Mask = tuple[bool, ...]
 Numbers = tuple[int, ...]
 Axes = tuple[int | None, ...]
-
-
-def once(op: Switch, key: Any, make: Callable[[], Any]) -> Any:
-    """Return what is derived from a switch, made at the first time."""
-    found = op.derived.get(key)
-    if found is None:
-        found = op.derived[key] = make()
-    return found
 
 
 def reached(op: Switch, moving: Sequence[int]) -> Numbers:

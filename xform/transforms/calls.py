@@ -28,6 +28,7 @@ from xform.programs.program import Constant, Literal, Program, Variable, aval_at
 from xform.transforms.batch import Batch, vmap
 from xform.transforms.forward import Forward, jvp
 from xform.transforms.grad import Grad
+from xform.transforms.loop_bodies import once
 from xform.transforms.recorder import Trace
 from xform.transforms.recording import is_inexact
 from xform.transforms.transposition import Transposition
@@ -59,7 +60,7 @@ def called(call: Call, flat: Sequence[Any]) -> list[Any]:
 @vjp_rule(Call)
 def call_vjp(op: Call, needed: tuple[bool, ...], *primals: Any) -> tuple[Any, Any]:
     """Run the forward program; the pullback runs the backward one."""
-    halves = once(op, ("vjp", needed), lambda: Halves(op, needed))
+    halves = once(op, ("vjp", needed), lambda: on_empty_stack(Halves, op, needed))
     found = called(halves.forward, primals)
     count = len(op.program.outputs)
     saved = (*found[count:], *[primals[position] for position in halves.inputs])
@@ -128,7 +129,7 @@ class Halves:
         if not absent:
             return self.backward, self.reached
         key = ("without", self.seeded, self.reached, self.inputs, absent)
-        return once(call, key, lambda: self._without(call, absent))  # type: ignore[no-any-return]
+        return once(call, key, lambda: on_empty_stack(self._without, call, absent))  # type: ignore[no-any-return]
 
     def _without(self, call: Call, absent: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
         program = self.backward.program
@@ -243,12 +244,5 @@ def derive(op: Call, key: Any, fun: Callable[..., Any], avals: Sequence[Aval]) -
         flat = Program(program.inputs, program.equations, program.outputs, derivative=program.derivative)
         return Call(flat, **op.options)
 
-    found: Call = once(op, key, make)
+    found: Call = once(op, key, lambda: on_empty_stack(make))
     return found
-
-
-def once(op: Call, key: Any, make: Callable[[], Any]) -> Any:
-    """Return what was derived for a key; `make()` runs on an empty stack."""
-    if key not in op.derived:
-        op.derived[key] = on_empty_stack(make)
-    return op.derived[key]

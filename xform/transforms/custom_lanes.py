@@ -10,7 +10,7 @@ import attrs
 from xform.core.aval import Aval
 from xform.core.errors import HostReadError
 from xform.core.stack import Transformation
-from xform.layers import lifted
+from xform.layers import lifted_argument
 from xform.ops.create import zeros_like
 from xform.ops.reductions import sum
 from xform.ops.shapes import moveaxis
@@ -21,6 +21,7 @@ from xform.transforms.custom_calls import Arrays, Definition, Recipe, Saved
 from xform.transforms.lanes import lane_aval, one_lane
 
 __all__ = ["Batched", "Lanes", "Under"]
+
 
 @attrs.frozen(eq=False)
 class Under:
@@ -55,8 +56,8 @@ class Under:
 
 
 def lifted_all(xs: Arrays) -> list[Any]:
-    """Lift raw arrays, so that the layer sees what is done with them."""
-    return [lifted(x) for x in xs]
+    """Lift raw arrays and numbers, so that the layer sees what is done with them."""
+    return [lifted_argument(x) for x in xs]
 
 
 # ------------------------------------------------------------------ in a batch

@@ -21,6 +21,7 @@ from xform.programs.loop import Loop
 from xform.programs.loop_outputs import Total
 from xform.programs.loop_trim import Trimmed, trimmed
 from xform.transforms.batch import Batch, batched
+from xform.transforms.loop_bodies import once
 from xform.transforms.loop_lanes import Lanes, StoppingLanes
 
 __all__ = ["loop_batch"]
@@ -46,9 +47,7 @@ def loop_batch(op: Loop, size: int, values: tuple[Any, ...], axes: Axes) -> tupl
     fixed = [axis is not None or n in likes for n, axis in enumerate(axes[op.carries :][: op.constants])]
     differ = bool(count) and axes[-1] is not None
     key = ("batch", size, *flags, *fixed, differ)
-    found: BatchedLoop | None = op.derived.get(key)
-    if found is None:
-        found = op.derived[key] = batched_loop(op, size, flags, fixed, differ=differ)
+    found: BatchedLoop = once(op, key, lambda: batched_loop(op, size, flags, fixed, differ=differ))
     first = in_front(size, starts, axes, found.carries)
     rest = in_front(size, constants, axes[op.carries :], fixed)
     if found.stops and op.condition is not None:

@@ -8,10 +8,11 @@ from typing import Any
 from xform.core.aval import Aval
 from xform.core.rules import Linear, NoRule, Partials, vjp_rule
 from xform.core.stack import on_empty_stack
+from xform.core.tables import Rules
 from xform.programs.program import Equation, Literal, Program
 from xform.transforms.recorder import Trace
 
-__all__ = ["active_carries", "dependencies", "recorded", "varying"]
+__all__ = ["active_carries", "dependencies", "once", "recorded", "varying"]
 
 
 def recorded(fun: Callable[[Trace, list[Any]], Sequence[Any]], avals: Iterable[Aval]) -> Program:
@@ -23,6 +24,15 @@ def recorded(fun: Callable[[Trace, list[Any]], Sequence[Any]], avals: Iterable[A
         return recorder.program(list(outs))
 
     return on_empty_stack(record)  # type: ignore[no-any-return]
+
+
+def once(op: Any, key: Any, make: Callable[[], Any]) -> Any:
+    """Return what rules derive from an operator that holds Programs: made once, and again when a rule was replaced."""
+    key = (Rules.revision, key)
+    found = op.derived.get(key)
+    if found is None:
+        found = op.derived[key] = make()
+    return found
 
 
 def dependencies(program: Program) -> list[frozenset[int]]:

@@ -25,7 +25,7 @@ from xform.programs.loop_trim import Trimmed, trimmed
 from xform.programs.program import Equation, Program, Variable
 from xform.transforms.batch import vmap
 from xform.transforms.forward import jvp
-from xform.transforms.loop_bodies import recorded
+from xform.transforms.loop_bodies import once, recorded
 from xform.transforms.loop_reverse import (
     ROW,
     Backward,
@@ -113,14 +113,6 @@ def from_marks(op: Loop, wanted: Mask, inexact: Mask, full: Backward, operands: 
         return tuple([found[at[n]] if n in at else None for n in range(len(operands))])
 
     return tuple(made[: len(op.outputs)]), pullback
-
-
-def once(op: Any, key: Any, make: Callable[[], Any]) -> Any:
-    """Return what is derived from an operator, made at the first time."""
-    found = op.derived.get(key)
-    if found is None:
-        found = op.derived[key] = make()
-    return found
 
 
 def begun(back: Backward) -> set[int]:

@@ -18,7 +18,7 @@ from xform.programs.loop_outputs import All, Count, Last, Marks, Part, Path, Tot
 from xform.programs.loop_trim import Trimmed, trimmed
 from xform.programs.program import Program, Variable
 from xform.transforms.forward import Forward, dual
-from xform.transforms.loop_bodies import active_carries, dependencies, recorded
+from xform.transforms.loop_bodies import active_carries, dependencies, once, recorded
 from xform.transforms.recorder import Trace
 
 __all__ = ["loop_jvp"]
@@ -30,11 +30,7 @@ Mask = tuple[bool, ...]
 def loop_jvp(op: Loop, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
     """Run the dual loop."""
     given = tuple([t is not None for t in tangents[: op.carries + op.constants]])
-    key = ("dual", given)
-    found = op.derived.get(key)
-    if found is None:
-        found = op.derived[key] = Dual(op, given).loop()
-    loop, moving, places = found
+    loop, moving, places = once(op, ("dual", given), lambda: Dual(op, given).loop())
     starts, constants, count = op.split(primals)
     first = [zeros_like(starts[n]) if tangents[n] is None else tangents[n] for n in moving]
     rest = [t for t in tangents[op.carries :] if t is not None]
@@ -49,7 +45,7 @@ class Dual:
 
     def __init__(self, op: Loop, given: Mask) -> None:
         self.op = op
-        depends = op.derived.get("dependencies") or op.derived.setdefault("dependencies", dependencies(op.body))
+        depends = once(op, "dependencies", lambda: dependencies(op.body))
         self.constants = [n for n in range(op.constants) if given[op.carries + n]]
         starts = [n for n in range(op.carries) if given[n]]
         self.moving = sorted(active_carries(depends, op.carries, starts, self.constants))

@@ -30,7 +30,7 @@ from xform.programs.loop_outputs import All, Count, Last, Marks, Path, Total, st
 from xform.programs.loop_trim import Trimmed, live_equations, trimmed
 from xform.programs.passes.draft import pinned
 from xform.programs.program import Equation, Program, Variable
-from xform.transforms.loop_bodies import active_carries, dependencies, recorded
+from xform.transforms.loop_bodies import active_carries, dependencies, once, recorded
 from xform.transforms.loop_totals import Values
 from xform.transforms.recorder import Trace, TraceValue
 from xform.transforms.transposition import Transposition
@@ -128,10 +128,7 @@ def begin(op: Loop, carry: int, cotangents: Sequence[Any], end: Any, like: Any) 
 
 def forward_of(op: Loop, saved: frozenset[Source]) -> Forward:
     """Return the loop that gives, besides its outputs, what is to be saved."""
-    key = ("saving", saved)
-    found = op.derived.get(key)
-    if found is None:
-        found = op.derived[key] = saving(op, saved)
+    found: Forward = once(op, ("saving", saved), lambda: saving(op, saved))
     return found
 
 
@@ -186,9 +183,7 @@ def backward_of(op: Loop, wanted: Mask, given: Mask, saved: frozenset[Source] | 
     `saved` is what the forward loop has saved, None where that is to be found.
     """
     key = ("backward", wanted, given, saved)
-    found = op.derived.get(key)
-    if found is None:
-        found = op.derived[key] = Derivation(op, wanted, given, saved).backward()
+    found: Backward = once(op, key, lambda: Derivation(op, wanted, given, saved).backward())
     return found
 
 
@@ -200,7 +195,7 @@ class Derivation:
         self.given = given
         self.saved = saved
         count = op.carries
-        depends = op.derived.get("dependencies") or op.derived.setdefault("dependencies", dependencies(op.body))
+        depends = once(op, "dependencies", lambda: dependencies(op.body))
         self.wanted = [n for n, each in enumerate(wanted) if each]  # operands of the forward loop
         self.constants = [n - count for n in self.wanted if n >= count]
         active = active_carries(depends, count, [n for n in self.wanted if n < count], self.constants)

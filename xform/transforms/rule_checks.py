@@ -44,7 +44,8 @@ def refuse(said: str, **payload: Any) -> NoReturn:
 def fitted_part(part: Any, like: Any, wrong: str, kind: str = "cotangent", *, exact: bool = False) -> Any:
     """Return a tangent or cotangent that a rule gave, in the dtype of its value; raises `RuleError` for one unfit.
 
-    Another precision is cast, with `exact` refused; Python numbers fit always. `wrong` begins the error.
+    A higher precision is cast, with `exact` refused; a lower one has lost digits already, and is refused. Python
+    numbers fit always. `wrong` begins the error.
     """
     if not is_array(part):
         refuse(f"{wrong} as {kind} {type(part).__name__}, no array; return an array, or None for zero", value=part)
@@ -54,7 +55,8 @@ def fitted_part(part: Any, like: Any, wrong: str, kind: str = "cotangent", *, ex
     if have.dtype == want.dtype:
         return part
     real = have.dtype.kind == "c" and want.dtype.kind == "f"
-    if real or not (have.weak or want.weak or (have.dtype.kind in "fc" and not exact)):
+    higher = have.dtype.kind in "fc" and np.promote_types(have.dtype, want.dtype) == have.dtype
+    if real or not (have.weak or want.weak or (higher and not exact)):
         remedy = "take its real part" if real else f"cast it with .astype({want.dtype.name!r})"
         refuse(f"{wrong} a {kind} {have!r}; it must be {want!r}: {remedy}", value=part)
     if type(part) in SCALAR_TYPES and want.weak:
@@ -161,8 +163,8 @@ def checked_tangent(out: Any, tangent: Any, wrong: str) -> Any:
 # ------------------------------------------------------------------ batches
 
 
-def checked_batch(op: Operator, size: int, found: Any) -> tuple[Any, Any]:
-    """Return results and their batch axes that a user's batch rule gave."""
+def checked_batch(op: Operator, size: int, found: Any, lane: Any) -> tuple[Any, Any]:
+    """Return results and their batch axes that a user's batch rule gave; `lane` is what one lane has, if known."""
     wrong = f"the batch rule of {op!r} returned"
     out, axis = pair_of(op, found, wrong, "(out, out_axis)")
     several = op.multiple_outputs and isinstance(axis, tuple | list)
@@ -173,8 +175,13 @@ def checked_batch(op: Operator, size: int, found: Any) -> tuple[Any, Any]:
     axes = axis if several else (axis,) * len(outs)
     if len(axes) != len(outs):
         refuse(f"{wrong} {len(outs)} results and {len(axes)} axes", op=op)
-    for each, at in zip(outs, axes, strict=True):
+    wanted = (None,) * len(outs) if lane is None else lane if op.multiple_outputs else (lane,)
+    for each, at, want in zip(outs, axes, wanted, strict=True):
         shape = aval_of(each).shape
         if at is not None and (not -len(shape) <= at < len(shape) or shape[at] not in (size, None)):
             refuse(f"{wrong} a result of shape {shape} with axis {at}, which does not hold the {size} lanes", op=op)
+        rest = shape if at is None else [n for k, n in enumerate(shape) if k != at % len(shape)]
+        if want is not None and not same_shape(Aval(tuple(rest), want.dtype), want):
+            whole = "with no batch axis" if at is None else f"with the lanes along axis {at}"
+            refuse(f"{wrong} a result of shape {shape} {whole}; one lane of {op.name} is {want!r}", op=op)
     return out, axis

@@ -19,6 +19,7 @@ from xform.core.functions import require_function
 from xform.core.memory import unshared
 from xform.core.source import describe
 from xform.core.stack import BOTTOM, Level, cursor, levels
+from xform.core.tables import Rules
 from xform.core.transformed import Transformed, global_name
 from xform.core.value import Array, Value
 from xform.programs.call import Call
@@ -177,8 +178,13 @@ class trace:  # noqa: N801  (a function by name in the field)
         self.static = Static(fun, static_argnums, static_argnames, f"trace of {label_of(fun)}")
         self.options = Options(guards, capture, check, max_paths)
         self.compiling = {"level": level, "engine": engine, "threads": threads, "fallback": fallback}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Know no program yet: at first, and when a rule was replaced, with which derivatives were recorded."""
         self.programs: dict[Any, Kept] = {}
         self.direct: dict[Any, tuple[Callable[..., Any], tree.Structure, bool]] = {}
+        self.revision = Rules.revision
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -190,6 +196,8 @@ class trace:  # noqa: N801  (a function by name in the field)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         signature = None
+        if self.revision != Rules.revision:
+            self._begin()
         if not kwargs and cursor.get() is BOTTOM:
             signature = plain_signature(args)
             direct = self.direct.get(signature)
@@ -344,6 +352,8 @@ class trace:  # noqa: N801  (a function by name in the field)
 
     def _known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Paths:
         call = self._call(args, kwargs)
+        if self.revision != Rules.revision:
+            self._begin()
         if call.key not in self.programs:
             self._record(call, None)
         kept = self.programs.get(call.key)
