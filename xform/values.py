@@ -25,7 +25,7 @@ from xform.core.source import describe, user_site
 from xform.core.stack import BOTTOM, apply, concrete, cursor
 from xform.core.value import Array, Value
 from xform.ops.base import ufuncs
-from xform.ops.sequences import as_numpy_would, full_name, unlisted
+from xform.ops.sequences import as_numpy_would, fitted_call, full_name, parameters_of, unlisted
 from xform.ops.stacking import nested
 from xform.ops.structural import HostRead
 
@@ -247,8 +247,8 @@ def _other_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
     if method == "__call__":
         dtype = kwargs.pop("dtype", None)
         target = getattr(namespace(), name, None)
-        if target is not None and not kwargs:
-            out = target(*inputs)
+        if target is not None and kwargs.keys() <= parameters_of(target).keys():
+            out = target(*inputs, **kwargs)
             return out if dtype is None else ops.astype(out, dtype)
     elif method == "reduce" and name in REDUCTIONS:
         kwargs.setdefault("axis", 0)
@@ -296,6 +296,7 @@ def _array_function(self: Value, func: Any, types: Any, args: tuple[Any, ...], k
         msg = f"{full_name(func)} has no meaning on values yet; {LISTED}"
         raise OperandTypeError(msg, function=func)
     args, kwargs = unlisted(func.__name__, args, kwargs)
+    args, kwargs = fitted_call(func, target, args, kwargs)
     return target(*args, **kwargs)
 
 
@@ -357,13 +358,15 @@ IN_PLACE = {
 
 
 def _named_method(name: str) -> Method:
-    function = getattr(ops, name)
+    function, theirs = getattr(ops, name), getattr(np, name, None)
 
     def method(self: Value, *args: Any, **kwargs: Any) -> Any:
-        return function(self, *args, **kwargs)
+        args, kwargs = fitted_call(theirs, function, (self, *args), kwargs)
+        return function(*args, **kwargs)
 
     def sequenced(self: Value, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = unlisted(name, (self, *args), kwargs)
+        args, kwargs = fitted_call(theirs, function, args, kwargs)
         return function(*args, **kwargs)
 
     method = sequenced if name in SEQUENCED else method

@@ -314,7 +314,7 @@ def test_vectors_of_equal_values_have_no_derivative(through):
             assert np.isnan(gradient(np.eye(2))).all()
             assert np.isfinite(gradient(np.diag([1.0, 2.0]))).all()
     for values in (la.eigvalsh, la.svdvals):
-        total = lambda x, values=values: xnp.sum(values(x) ** 2)  # noqa: E731
+        total = lambda x, values=values: xnp.sum(values(x) ** 2)
         np.testing.assert_allclose(through(xf.grad(total))(np.eye(2)), 2.0 * np.eye(2))
         np.testing.assert_allclose(xf.jvp(through(total), (np.eye(2),), (np.eye(2),))[1], 4.0)
         assert np.isnan(through(xf.hessian(total))(np.eye(2))).any()  # it is 2 on the diagonal, which cannot be seen

@@ -16,6 +16,7 @@ from xform.core.value import Array, Value
 from xform.ops.broadcast import astype, broadcast_like, broadcast_to
 from xform.ops.create import make_full_like
 from xform.ops.placement import device_put
+from xform.ops.rounding import floor
 from xform.ops.shapes import expand_dims, moveaxis
 from xform.ops.stacking import concatenate, holds_array, nested
 from xform.ops.structural import HostRead
@@ -274,7 +275,9 @@ def linspace(  # noqa: PLR0917  (NumPy's signature)
     out, step = _spaced(start, stop, num, endpoint=endpoint)
     if axis != 0:
         out = moveaxis(out, 0, axis)
-    out = tracked(out if dtype is None else astype(out, dtype), device)
+    if dtype is not None:
+        out = astype(floor(out) if np.dtype(dtype).kind in "iu" else out, dtype)  # as NumPy rounds
+    out = tracked(out, device)
     return (out, step) if retstep else out
 
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from xform.core.aval import Aval
+from xform.core.aval import Aval, aval_of
 from xform.core.backend import SCALAR_TYPES
 from xform.core.operator import Operator
 from xform.core.rules import jvp_rule, partials, vjp_rule
 from xform.core.stack import apply
 from xform.ops.arithmetic import mul
 from xform.ops.base import Binary, Unary, binary, is_complex, unary
+from xform.ops.broadcast import astype
 from xform.ops.comparisons import signbit
 from xform.ops.powers import ratio
 from xform.ops.selection import where
@@ -130,6 +131,7 @@ def angle(z: Any, deg: bool = False) -> Any:
     >>> float(angle(1j, deg=True))
     90.0
     """
+    z = astype(z, float) if aval_of(z).dtype.kind == "b" else z  # as NumPy has it
     found = arctan2(imag(z), real(z))
     return found * DEGREES if deg else found
 

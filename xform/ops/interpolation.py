@@ -8,6 +8,7 @@ import numpy as np
 
 from xform.core.aval import shape_of
 from xform.core.errors import OperandError, ShapeError
+from xform.ops.comparisons import isnan
 from xform.ops.gather import take
 from xform.ops.indexing import getitem
 from xform.ops.searching import searchsorted
@@ -41,8 +42,11 @@ def interp(  # noqa: PLR0917  (NumPy's signature)
         out = getitem(fp, 0) + (safe - first)
     else:
         upper = clip(searchsorted(xp, safe, side="right"), 1, shape[0] - 1)
-        start, base = take(xp, upper - 1), take(fp, upper - 1)
-        out = base + (take(fp, upper) - base) / (take(xp, upper) - start) * (safe - start)
+        start, base, end, top = take(xp, upper - 1), take(fp, upper - 1), take(xp, upper), take(fp, upper)
+        slope = (top - base) / (end - start)
+        out = base + slope * (safe - start)
+        other = where(safe == start, base, where(safe == end, top, top + slope * (safe - end)))
+        out = where(isnan(out), other, out)  # beside a height that is not finite, as NumPy has it
     out = where(below, getitem(fp, 0) if left is None else left, out)
     out = where(above, getitem(fp, -1) if right is None else right, out)
     return out[()] if type(out) is np.ndarray else out

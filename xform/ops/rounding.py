@@ -13,7 +13,10 @@ from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, partials
 from xform.core.stack import apply
 from xform.ops.arithmetic import mul, sub
-from xform.ops.base import Binary, Unary, binary, constant, elementwise_batch, native, unary
+from xform.ops.base import Binary, Unary, binary, constant, elementwise_batch, loop_dtypes, native, unary
+from xform.ops.broadcast import astype
+from xform.ops.comparisons import isinf, signbit
+from xform.ops.selection import where
 
 __all__ = [
     "Ceil", "Floor", "FloorDivide", "Fmod", "Remainder", "Rint", "Round", "Trunc", "around", "ceil", "divmod", "fix",
@@ -137,10 +140,14 @@ def divmod(x: Any, y: Any, /) -> tuple[Any, Any]:
 
 
 def modf(x: Any, /) -> tuple[Any, Any]:
-    """Return the fractional and the whole part, both with the operand's sign.
+    """Return the fractional and the whole part, both with the operand's sign; of an infinity it is 0.
 
     >>> [float(each) for each in modf(-1.5)]
     [-0.5, -1.0]
     """
-    whole = trunc(x)
-    return x - whole, whole
+    dtype = loop_dtypes(np.modf, (aval_of(x),))[0]
+    x = x if aval_of(x).dtype == dtype else astype(x, dtype)
+    finite = where(isinf(x), 0.0, x)
+    whole = trunc(finite)
+    fraction = where(signbit(x), -(whole - finite), finite - whole)  # -0.0 of negative whole numbers
+    return fraction[()] if type(fraction) is np.ndarray else fraction, trunc(x)

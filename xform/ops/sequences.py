@@ -5,18 +5,21 @@ Python's operators convert only after `apply` has refused, so that arrays pay no
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from typing import Any
 
 import numpy as np
 
+from xform.core.errors import OperandTypeError
 from xform.core.operator import Operator
 from xform.core.stack import apply
 from xform.ops.comparisons import Equal, NotEqual
 from xform.ops.create import make_full_like
 from xform.ops.stacking import nested
 
-__all__ = ["as_numpy_would", "full_name", "unlisted"]
+__all__ = ["as_numpy_would", "fitted_call", "full_name", "unlisted"]
 
 #: how many of the first arguments of a NumPy function are operands of one computation, any of which may be a list
 OPERANDS = {
@@ -56,6 +59,67 @@ def unlisted(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
         count = len(args)
     converted = tuple(nested(x) if position < count else x for position, x in enumerate(args))
     return converted, {key: nested(x) if key in KEYWORDS else x for key, x in kwargs.items()}
+
+
+@functools.lru_cache(maxsize=1024)
+def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function by name; none of one that does not tell."""
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return {}
+
+
+def by_place(function: Any, target: Any, count: int) -> int:
+    """Return how many of `count` first arguments stand at the same place in both functions; operands may be renamed."""
+    theirs, ours = parameters_of(function), parameters_of(target)
+    for place, (name, mine) in enumerate(zip(theirs, ours, strict=False)):
+        if place >= count or (mine != name and (name in ours or mine in theirs)):
+            return min(place, count)
+    return min(count, len(ours))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_alike(function: Any, target: Any, count: int, names: tuple[str, ...]) -> bool:
+    """Whether a call of NumPy's function is one of ours as it is."""
+    theirs, ours = parameters_of(function), parameters_of(target)
+    several = any(each.kind is each.VAR_POSITIONAL for each in (*theirs.values(), *ours.values()))
+    if not theirs or not ours or several:
+        return True
+    return by_place(function, target, count) == count and all(name in ours for name in names)
+
+
+def fitted_call(
+    function: Any, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments in NumPy's order and names as those of our function of that name, which `target` is.
+
+    Arguments that only NumPy has are left out where they are its defaults (`out=None`); others raise
+    `OperandTypeError`, which names them.
+
+    >>> fitted_call(np.mean, lambda x, axis=None, keepdims=False: x, (1.0, 0, None, None, True), {})
+    ((1.0,), {'axis': 0, 'keepdims': True})
+    """
+    if is_alike(function, target, len(args), tuple(kwargs)):
+        return args, kwargs
+    theirs, ours = parameters_of(function), parameters_of(target)
+    count = by_place(function, target, len(args))
+    given = dict(zip(list(theirs)[count:], args[count:], strict=False)) | kwargs
+    args = args[:count]
+    for name in [name for name in given if name not in ours]:
+        value = given.pop(name)
+        default = theirs[name].default if name in theirs else inspect.Parameter.empty
+        if value is default or (type(value) is type(default) is str and value == default):
+            continue
+        if not args and name == next(iter(theirs)):  # the operand by NumPy's name: np.sum(a=v)
+            args = (value,)
+            continue
+        msg = (
+            f"{full_name(function)} with {name}= has no meaning on values; "
+            f"xform.numpy.{function.__name__} takes {', '.join(ours)}"
+        )
+        raise OperandTypeError(msg, function=function, argument=name)
+    return args, given
 
 
 def full_name(function: Any) -> str:

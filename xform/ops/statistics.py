@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, SupportsIndex
 
 import attrs
 import numpy as np
@@ -15,7 +15,7 @@ from xform.core.rules import batch_rule, jvp_rule, like_of, vjp_rule
 from xform.core.stack import apply
 from xform.ops import shapes
 from xform.ops.axes import axis_of, ndim_of, reduced_axes
-from xform.ops.base import native
+from xform.ops.base import is_complex, native
 from xform.ops.broadcast import astype, broadcast_like
 from xform.ops.comparisons import not_equal
 from xform.ops.complexes import conj, real, real_dtype
@@ -216,6 +216,10 @@ def _spread(kind: type[Spread], x: Any, axis: Any, dtype: Any, keepdims: Any, co
             name = kind.__name__.lower()
             msg = f"{name}: dtype={np.dtype(dtype)} would cut x to whole numbers; give a floating dtype"
             raise OperandError(msg, dtype=np.dtype(dtype))
+        if is_complex(x) and np.dtype(dtype).kind != "c":
+            name = kind.__name__.lower()
+            msg = f"{name}: dtype={np.dtype(dtype)} would drop the imaginary part of x; give a complex dtype"
+            raise OperandError(msg, dtype=np.dtype(dtype))
         x = astype(x, dtype)
     axes = reduced_axes(kind.__name__, axis, ndim_of(x), x)
     out = apply(kind(axes, bool(keepdims), correction), x)
@@ -234,10 +238,10 @@ def average(x: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = Fa
         return mean(x, axis, None, keepdims)
     shape, given = shapes.read_shape(x), shapes.read_shape(weights)
     if given != shape:
-        if len(given) != 1 or not isinstance(axis, int) or given[0] != shape[axis_of("average", axis, len(shape), x)]:
+        at = axis_of("average", axis, len(shape), x) if isinstance(axis, SupportsIndex) else None
+        if len(given) != 1 or at is None or given[0] != shape[at]:
             msg = f"average: weights of shape {given} do not fit an array of shape {shape} with axis={axis}"
             raise ShapeError(msg)
-        at = axis_of("average", axis, len(shape), x)
         weights = shapes.reshape(weights, (1,) * at + (-1,) + (1,) * (len(shape) - at - 1))
         weights = broadcast_like(weights, like_of(x))
     dtype = result_dtype(aval_of(x), aval_of(weights))

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any, NoReturn, SupportsIndex, TypeVar
 
+import numpy as np
+
 from xform import tree
 from xform.core.backend import HOST_TYPES
 from xform.core.cells import as_they_are
@@ -131,8 +133,8 @@ class CustomFunction:
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return all arguments by position, defaults too: a rule is given each of them."""
         code = getattr(self.shown, "__code__", None)
-        if not kwargs and code is not None and len(args) == code.co_argcount:
-            return args
+        if not kwargs and (isinstance(self.shown, np.ufunc) or (code is not None and len(args) == code.co_argcount)):
+            return args  # of a ufunc the others are no arguments of its rules: where, casting
         try:
             bound = inspect.signature(self.shown).bind(*args, **kwargs)
         except ValueError:  # a function in C, which tells nothing

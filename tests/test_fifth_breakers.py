@@ -1,0 +1,239 @@
+"""What fresh readers of layers, rules and `xform.numpy` found to be wrong or silent, as tests of what is right."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+
+import xform as xf
+import xform.numpy as xnp
+from xform.core.errors import LayerError, OperandError, OperandTypeError, RuleError
+from xform.programs.compiler import compile_program
+from xform.programs.passes import LEVELS
+
+X = np.array([1.0, 2.0])
+
+
+class CosForSin(xf.Transformation):
+    def interpret(self, op, values):
+        return xf.apply(xf.ops.Cos() if op == xf.ops.Sin() else op, *values)
+
+
+# ------------------------------------------------------------------ compiled programs
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_row_of_a_stack_that_is_a_stack_is_written(level):
+    """It was named where nobody had written: the result was what had lain in that memory."""
+    x = np.ones((2, 3))
+
+    def nested(x):
+        return xnp.stack([xnp.stack([xnp.sin(x[0]), xnp.cos(x[1])]), xnp.exp(x)])
+
+    def step(i, x):
+        a, b = xnp.unstack(x)
+        return xnp.stack([a * b, xnp.sin(a)]) + x * 0.1 + xnp.tanh(x) + xnp.exp(-x)
+
+    garbage = np.full((2, 2, 3), 9.0)
+    del garbage
+    program = xf.make_program(nested)(x)
+    np.testing.assert_allclose(np.stack(compile_program(program, level=level)(x))[0], program(x))
+    loop = xf.trace(xf.grad(lambda x: xnp.sum(xf.fori_loop(0, 2, step, x))), level=level)
+    unrolled = xf.grad(lambda x: xnp.sum(step(1, step(0, x))))(x)
+    for _ in range(2):
+        np.testing.assert_allclose(loop(x), unrolled)
+
+
+# ------------------------------------------------------------------ layers
+
+
+@pytest.mark.parametrize("x", [0.5, np.float64(0.5), np.array(0.5)])
+def test_a_rewriter_reaches_into_custom_functions_of_numbers_too(x):
+    """Of Python numbers it did not, but for batches and loops: one function had two values."""
+    fun = xf.custom_vjp(np.sin)
+    fun.defvjp(lambda x: (np.sin(x), x), lambda x, t: (t * np.sin(x) * 2.0,))
+    under = CosForSin()(fun)
+    both = xf.value_and_grad(under)
+    want = (np.cos(0.5), 2.0 * np.cos(0.5))
+    traced = xf.trace(both)
+    for found in (both(x), traced(x), traced(x), xf.make_program(both)(x)(x)):
+        np.testing.assert_allclose(found, want)
+    np.testing.assert_allclose([under(x), xf.vmap(under)(np.array([0.5]))[0]], [want[0]] * 2)
+    np.testing.assert_allclose(CosForSin()(lambda x: xf.fori_loop(0, 1, lambda i, c: fun(c), x))(x), want[0])
+
+
+def test_words_of_layers_are_checked():
+    class Mistyped(CosForSin):
+        def __init__(self):
+            self.effect = "rewrite"
+
+    with pytest.raises(LayerError, match="'rewrite'; it must be one of 'observes'"), Mistyped():
+        pass
+    for name, word, wrong in (
+        ("refuses", ("rewrite",), "a tuple of 'observes'"),
+        ("refuses", "rewrites", "a tuple of"),
+        ("above", "Profile", "a tuple of names"),
+        ("below", "Profile", "a tuple of names"),
+    ):
+        with pytest.raises(LayerError, match=wrong):
+            type("Wrong", (CosForSin,), {name: word})
+    with pytest.raises(LayerError, match="would never be called"):
+        type("Wrong", (xf.Observer,), {"interpret": lambda self, op, values: None})
+
+
+def test_one_result_in_place_of_several():
+    class First(xf.Transformation):
+        def interpret(self, op, values):
+            out = xf.apply(op, *values)
+            return out[0] if isinstance(out, tuple) else out
+
+    with pytest.raises(RuleError, match=r"returned one Array for Eigh.*a tuple of its results"), First():
+        np.linalg.eigh(xf.array(np.diag(X)))
+    assert xf.stack() == ()
+
+
+def test_what_on_register_leaves_on_the_stack_goes():
+    class Enters(CosForSin):
+        def __init__(self, error):
+            self.error = error
+
+        def on_register(self):
+            xf.Profile().__enter__()
+            if self.error is not None:
+                raise self.error
+
+    with pytest.raises(ValueError, match="mine"), Enters(ValueError("mine")):
+        pass
+    assert xf.stack() == ()
+    with Enters(None) as layer:
+        assert xf.stack() == (layer,)
+    assert xf.stack() == ()
+
+
+def test_a_scope_around_a_yield_is_refused():
+    """It would stay the scope of whoever runs the generator."""
+
+    def rows():
+        with xf.named_scope("rows"):
+            yield 1
+
+    with pytest.raises(LayerError, match="around a yield"):
+        next(rows())
+    assert xf.current().scopes == ()
+
+
+# ------------------------------------------------------------------ rules
+
+
+def test_a_replaced_rule_reaches_what_was_traced():
+    @attrs.frozen
+    class Twice(xf.Operator):
+        def infer(self, x):
+            return x
+
+        def evaluate(self, xp, x):
+            return x * 2.0
+
+    def total(x):
+        return xf.apply(Twice(), x).sum()
+
+    def looped(x):
+        return xf.fori_loop(0, 2, lambda i, c: xf.apply(Twice(), c), x).sum()
+
+    def branched(x):
+        return xf.cond(x[0] > 0, lambda x: xf.apply(Twice(), x), lambda x: x, x).sum()
+
+    traced, loop, branch = xf.trace(total), xf.trace(looped), xf.trace(branched)
+    recorded = xf.trace(xf.grad(total))
+    for k in (3.0, 10.0):
+        xf.vjp_rule(Twice)(lambda op, needed, x, k=k: (xf.apply(op, x), lambda t: (t * k,)))
+        xf.jvp_rule(Twice)(lambda op, primals, tangents, k=k: (xf.apply(op, *primals), tangents[0] * k))
+        xf.batch_rule(Twice)(lambda op, size, values, axes, k=k: (values[0] * k, axes[0]))
+        for _ in range(2):
+            for gradient in (xf.grad(traced), recorded, xf.grad(branch)):
+                np.testing.assert_allclose(gradient(X), [k, k])
+            np.testing.assert_allclose(xf.grad(loop)(X), [k * k, k * k])
+            np.testing.assert_allclose(xf.jvp(traced, (X,), (X,))[1], 3.0 * k)
+            np.testing.assert_allclose(xf.jvp(loop, (X,), (X,))[1], 3.0 * k * k)
+            np.testing.assert_allclose(xf.vmap(traced)(np.stack([X, X])), [3.0 * k] * 2)
+
+
+def test_rules_that_lose_lanes_or_digits_are_refused():
+    @attrs.frozen
+    class Twice(xf.Operator):
+        def infer(self, x):
+            return x
+
+        def evaluate(self, xp, x):
+            return x * 2.0
+
+    def total(x):
+        return xf.apply(Twice(), x).sum()
+
+    xf.batch_rule(Twice)(lambda op, size, values, axes: (xf.apply(op, values[0]), None))
+    with pytest.raises(RuleError, match="with no batch axis; one lane of Twice is"):
+        xf.vmap(total)(np.ones((2, 3)))
+    xf.batch_rule(Twice)(lambda op, size, values, axes: (xf.apply(op, values[0])[:, :1], axes[0]))
+    with pytest.raises(RuleError, match="along axis 0; one lane of Twice is"):
+        xf.vmap(total)(np.ones((2, 3)))
+    xf.vjp_rule(Twice)(lambda op, needed, x: (xf.apply(op, x), lambda t: (xnp.astype(t, np.float32) * 2.0,)))
+    with pytest.raises(RuleError, match="a cotangent float32"):
+        xf.grad(total)(X)
+    assert xf.grad(total)(X.astype(np.float32)).dtype == np.float32
+    xf.jvp_rule(Twice)(lambda op, primals, ts: (xf.apply(op, *primals), xnp.astype(ts[0], np.float32) * 2.0))
+    with pytest.raises(RuleError, match="a tangent float32"):
+        xf.jvp(total, (X,), (X,))
+    fun = xf.custom_vjp(lambda x: x * 2.0)
+    fun.defvjp(lambda x: (x * 2.0, None), lambda _, t: (np.float32(2.0) * xnp.astype(t, np.float32),))
+    with pytest.raises(RuleError, match="a cotangent float32"):
+        xf.grad(lambda x: fun(x).sum())(X)
+
+
+# ------------------------------------------------------------------ numbers
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_sign_of_a_zero_that_fills_an_array(level):
+    """An operator of 0.0 was found for -0.0."""
+
+    def both(x):
+        return xnp.stack([xnp.full_like(x, -0.0), xnp.full_like(x, 0.0), xnp.pad(x[:0], (0, 2), constant_values=-0.0)])
+
+    traced = xf.trace(both, level=level)
+    for found in (both(xf.array(X)).data, traced(X), traced(X), xf.make_program(both)(X)(X)):
+        np.testing.assert_array_equal(np.signbit(found), [[True] * 2, [False] * 2, [True] * 2])
+    assert xf.make_program(both)(X).equations[0].op != xf.make_program(both)(X).equations[1].op
+
+
+@pytest.mark.parametrize("made", [lambda x: x, xf.array])
+def test_numbers_at_hard_points_are_those_of_numpy(made):
+    x = np.array([np.inf, -2.0, -1.5, 3.0, -np.inf, np.nan, -0.0, 0.0])
+    for found, want in zip(xnp.modf(made(x)), np.modf(x), strict=True):
+        np.testing.assert_array_equal(found, want)
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(want))
+    for kind in (int, np.int8, bool):
+        for found, want in zip(xnp.modf(made(np.array([3, 0], kind))), np.modf(np.array([3, 0], kind)), strict=True):
+            np.testing.assert_array_equal(found, want)
+            assert found.dtype == want.dtype
+    np.testing.assert_allclose(xf.grad(lambda x: xnp.modf(x)[0].sum())(np.array([-2.0, 2.5, 0.0])), 1.0)
+    np.testing.assert_array_equal(np.linspace(made(-3.0), 2, 4, dtype=int), [-3, -2, 0, 2])
+    for heights in ([0.0, 1.0, np.inf], [0.0, np.inf, 2.0], [np.inf, 1.0, 2.0], [np.nan, 1.0, np.nan]):
+        at = np.array([0.0, 0.5, 1.0, 1.5, 2.0])
+        with np.errstate(invalid="ignore"):
+            table = np.arange(3.0), np.array(heights)
+            np.testing.assert_array_equal(xnp.interp(made(at), *table), np.interp(at, *table))
+    np.testing.assert_allclose(xf.grad(lambda x: xnp.interp(x, np.arange(3.0), np.array([0.0, 1.0, 5.0])))(1.0), 4.0)
+    assert xnp.angle(made(np.array([True]))).dtype == np.angle(np.array([True])).dtype
+
+
+def test_what_numpy_has_and_xform_has_not_is_named():
+    v = xf.array(X)
+    with pytest.raises(OperandTypeError, match=r"np\.std with where= .*takes x, axis"):
+        np.std(v, where=np.array([True, False]))
+    with pytest.raises(OperandTypeError, match=r"np\.quantile with method="):
+        np.quantile(v, 0.5, method="nearest")
+    np.testing.assert_allclose(np.quantile(v, 0.5, method="linear"), 1.5)
+    for fun in (xnp.std, xnp.var):
+        with pytest.raises(OperandError, match="imaginary part"):
+            fun(1j * X, dtype="float32")
