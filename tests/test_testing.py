@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import ClassVar
 
 import attrs
@@ -352,6 +353,52 @@ class Forgetful(Pass):
         return xf.apply(op, *values)
 
 
+class Narrows(Pass):
+    def interpret(self, op, values):
+        out = xf.apply(op, *values)
+        return xf.apply(ops.Astype("float64"), out) if op == ops.Exp() else out
+
+
+class Hides(Pass):
+    def interpret(self, op, values):
+        try:
+            return xf.apply(op, *values)
+        except Exception as error:
+            raise ValueError("hidden") from error
+
+
+class Mute(Pass):
+    def interpret(self, op, values):
+        return np.zeros(()) if op.name in ("PushScope", "PopScope") else xf.apply(op, *values)
+
+
+class Scoped(Pass):
+    left: ClassVar[list[object]] = []
+
+    def on_unregister(self):
+        self.left.append(xf.named_scope("left open").__enter__())
+
+
+class Quiet(Pass):
+    def on_register(self):
+        np.seterr(over="raise")
+
+
+class Detached(Pass):
+    """Takes the tangents of forward mode away."""
+
+    def interpret(self, op, values):
+        out = xf.apply(op, *values)
+        return xf.stop_gradient(out) if op == ops.Tanh() else out
+
+
+class Collects(xf.Observer):
+    kept: ClassVar[list[object]] = []
+
+    def observe(self, op, inputs, outputs):
+        self.kept.append(xf.concrete(outputs))
+
+
 class Swallows(Pass):
     def __exit__(self, *exc_info):
         super().__exit__(*exc_info)
@@ -399,7 +446,14 @@ class Shares(xf.Transformation):
     [
         (Liar, "Liar: values: program 'elementwise' inside the layer: got"),
         (Slightly, "Slightly: values: program 'elementwise' inside the layer: got"),
-        (Forgetful, "Forgetful: structure: raised"),
+        (Forgetful, "Forgetful: structure: raised RuleError: Forgetful.interpret returned one"),
+        (Narrows, "Narrows: kinds: program 'elementwise' of single precision inside the layer: got float64"),
+        (Hides, "Hides: exceptions: an exception of an operator inside the layer did not come out as it was raised"),
+        (Mute, "Mute: structure: of a named_scope inside the layer, [] reached what stands below"),
+        (Scoped, "Scoped: values: the scope is not as it was before"),
+        (Quiet, "Quiet: values: np.geterr() is not as it was before"),
+        (Detached, "Detached: "),
+        (Collects, "Collects: leaks: a result is alive after its program has ended"),
         (Swallows, "Swallows: exceptions: an exception inside the layer did not come out as it was raised: None"),
         (Replaces, "Replaces: exceptions: an exception inside the layer did not come out as it was raised: ValueError"),
         (Stays, "Stays: "),
@@ -416,6 +470,30 @@ def test_bad_layers_are_caught_by_name_and_law(kind, message):
     assert message in str(caught.value)
     assert cursor.get() is BOTTOM
     Keeps.kept.clear()
+    Collects.kept.clear()
+    with contextlib.suppress(ValueError):  # its scope was closed by the kit
+        Scoped.left.clear()
+
+
+@pytest.mark.parametrize("wrong", [{"order": 0}, {"modes": ()}])
+def test_a_check_of_nothing_is_refused(wrong):
+    with pytest.raises(ValueError, match="would check nothing"):
+        check_grads(lambda x: x * x, (2.0,), **wrong)
+
+
+def test_a_batch_rule_that_is_wrong_for_one_lane_alone_is_caught():
+    @attrs.frozen
+    class Twice(Operator):
+        def infer(self, x):
+            return x
+
+        def evaluate(self, xp, x):
+            return x * 2.0
+
+    partials(Twice, lambda t: t * 2.0)
+    batch_rule(Twice)(lambda op, size, values, axes: (values[0] * (2.0 if size > 1 else 3.0), axes[0]))
+    with pytest.raises(AssertionError, match=r"Twice\(\): batch rule, operands batched at \(0,\)"):
+        check_operator(Twice(), np.ones(3))
 
 
 def test_a_layer_with_an_unknown_effect_is_caught():

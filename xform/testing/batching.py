@@ -22,7 +22,7 @@ Axes = tuple[int | None, ...]
 
 
 def check_batch(op: Operator, arrays: tuple[Any, ...], order: int = 1) -> None:
-    """Hold the batch rule against a loop: operands batched alone and together, along first and last axis.
+    """Hold the batch rule against a loop: operands batched alone and together, along first and last axis; one lane too.
 
     The rule is checked as a function of its own, up to derivatives of an order.
     """
@@ -34,6 +34,8 @@ def check_batch(op: Operator, arrays: tuple[Any, ...], order: int = 1) -> None:
             for i, (x, axis) in enumerate(zip(arrays, axes, strict=True))
         )
         check_against_loop(op, stacked, axes, lanes)
+        alone = tuple(x if axis is None else np.take(x, [0], axis) for x, axis in zip(stacked, axes, strict=True))
+        check_against_loop(op, alone, axes, lanes[:1])
     check_derivatives(op, arrays, order)
 
 
@@ -56,7 +58,7 @@ def lane(x: Any, k: int) -> Any:
 def check_against_loop(op: Operator, values: tuple[Any, ...], axes: Axes, lanes: list[list[Any]]) -> None:
     """Compare every result of the rule with the stacked results of the lanes."""
     looped = [op.evaluate(np, *operands) for operands in lanes]
-    found = batched(op, values, axes)
+    found = batched(op, len(lanes), values, axes)
     for position, (out, axis) in enumerate(found):
         wanted = np.stack([each[position] if op.multiple_outputs else each for each in looped])
         what = f"{op!r}: batch rule, operands batched at {axes}: result {position}"
@@ -69,9 +71,9 @@ def check_against_loop(op: Operator, values: tuple[Any, ...], axes: Axes, lanes:
         require_equal(f"{what}, the batch axis first,", got, wanted, "a loop gives")
 
 
-def batched(op: Operator, values: tuple[Any, ...], axes: Axes) -> list[tuple[Any, Any]]:
+def batched(op: Operator, size: int, values: tuple[Any, ...], axes: Axes) -> list[tuple[Any, Any]]:
     """Run the rule; return each result with its batch axis."""
-    made = batch_rule.get(op)(op, SIZE, values, axes)
+    made = batch_rule.get(op)(op, size, values, axes)
     if not isinstance(made, tuple) or len(made) != 2:
         raise AssertionError(f"{op!r}: the batch rule must return (out, out_axis), got {made!r:.80}")
     out, axis = made
@@ -95,7 +97,7 @@ def check_derivatives(op: Operator, arrays: tuple[Any, ...], order: int) -> None
         full = list(arrays)
         for i, x in zip(places, xs, strict=True):
             full[i] = x
-        return tuple(out for out, _ in batched(op, tuple(full), axes) if is_floating(out))
+        return tuple(out for out, _ in batched(op, SIZE, tuple(full), axes) if is_floating(out))
 
     count = len(flat(*stacked))
     if count:

@@ -75,6 +75,9 @@ def check_grads(
     if unknown:
         msg = f"check_grads: modes are 'fwd' and 'rev', got {sorted(unknown)}"
         raise ValueError(msg)
+    if order < 1 or not modes:
+        msg = f"check_grads: order={order} with modes={tuple(modes)} would check nothing; order is at least 1"
+        raise ValueError(msg)
     name = getattr(fun, "__name__", None) or repr(fun)
     problem = flattened(name, fun, tuple(args))
     check_problem(attrs.evolve(problem, atol=atol, rtol=rtol, eps=eps), order, modes)

@@ -13,15 +13,20 @@ from typing import Any
 import attrs
 import numpy as np
 
+from xform.core.bases import Observer
 from xform.core.errors import LayerError
 from xform.core.operator import Operator
+from xform.core.place import place
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import Transformation, apply, concrete, cursor
 from xform.core.value import Array, Value
+from xform.loops.functions import fori_loop
 from xform.ops.placement import to_numpy
-from xform.ops.structural import name, named_scope
+from xform.ops.structural import PopScope, PushScope, name, named_scope
 from xform.testing.gradients import check_problem, flattened
-from xform.testing.programs import POINT, PROGRAMS, scalar
+from xform.testing.programs import KINDS, POINT, PROGRAMS, scalar
+from xform.transforms.batch import vmap
+from xform.transforms.forward import jvp
 from xform.transforms.reverse import grad
 from xform.transforms.trace import trace
 
@@ -55,12 +60,12 @@ def check_transformation(make: Callable[[], Transformation], *, reusable: bool =
     layer that may be entered once. The laws:
 
     1. Values: a layer that observes or wraps changes no value, one that is faithful none beyond rounding, one that
-       rewrites gives the same twice.
+       rewrites gives the same twice; dtypes too, and in batches, in forward mode and in loops.
     2. Structure: operators with several results, scopes, names and host reads pass.
     3. Gradients above it are right; below it they are too, or refused where it rewrites.
     4. Traces above and below it give what the eager program gives.
     5. It stands above and below another of its kind, and not twice on one stack.
-    6. An exception leaves the stack as it was, and passes unchanged.
+    6. An exception leaves the stack, the scopes and NumPy's error handling as they were, and passes unchanged.
     7. It works in several threads, and again and again.
     8. It keeps nothing alive: neither itself nor the values of a program that has ended.
 
@@ -79,7 +84,7 @@ def check_transformation(make: Callable[[], Transformation], *, reusable: bool =
     subject = Subject(make, label, made.effect, reusable)
     del made
     for law in LAWS:
-        before = cursor.get()
+        before, scopes, errors = cursor.get(), place.get().scopes, np.geterr()
         try:
             law(subject)
         except AssertionError as error:
@@ -87,10 +92,13 @@ def check_transformation(make: Callable[[], Transformation], *, reusable: bool =
         except Exception as error:
             raise AssertionError(f"{label}: {law.__name__}: raised {type(error).__name__}: {error}") from error
         finally:
-            left = cursor.get()
+            left = cursor.get(), place.get().scopes, np.seterr(**errors)
             cursor.set(before)
-        if left is not before:
-            raise AssertionError(f"{label}: {law.__name__}: the stack is not as it was before")
+            place.set(attrs.evolve(place.get(), scopes=scopes))
+        kept = ("the stack", before), ("the scope", scopes), ("np.geterr()", errors)
+        for (what, was), now in zip(kept, left, strict=True):
+            if was is not now and was != now:
+                raise AssertionError(f"{label}: {law.__name__}: {what} is not as it was before")
 
 
 # ------------------------------------------------------------------ comparing
@@ -154,6 +162,48 @@ def values(subject: Subject) -> None:
             program(*POINT)  # raw operands
 
 
+def kinds(subject: Subject) -> None:
+    """Law 1, of other dtypes."""
+    exact = subject.effect != "faithful"
+    for kind, point in KINDS.items():
+        for label in ("elementwise", "reduction", "product"):
+            program = PROGRAMS[label]
+            with entered(subject.make()):
+                inside = program(*map(lifted, point))
+            plain = program(*point) if subject.effect != "rewrites" else subject(program)(*map(lifted, point))
+            require_same(f"program {label!r} of {kind} inside the layer", inside, plain, exact=exact)
+
+
+MODES: dict[str, Callable[[Program], Program]] = {
+    "vmap": lambda program: lambda x, y: vmap(program, in_axes=(0, None))(np.stack([x, x * 0.5]), y),
+    "jvp": lambda program: lambda x, y: jvp(program, (x, y), (POINT[1], POINT[0]))[1],
+    "fori_loop": lambda program: lambda x, y: fori_loop(0, 2, lambda i, carry: program(carry, y), x),
+}
+
+
+def modes(subject: Subject) -> None:
+    """Law 1, in batches, forward mode and loops: of a function under the layer, and inside of it."""
+    for mode, through in MODES.items():
+        for label in ("elementwise", "recurrence", "mixed"):
+            program = PROGRAMS[label]
+            under = subject(program)
+            want = through(program)(*POINT)
+            if subject.effect == "rewrites":
+                x, y = POINT
+                rows = (under(x, y), under(x * 0.5, y)) if mode == "vmap" else ()
+                want = np.stack(list(map(host, rows))) if rows else under(under(x, y), y)
+                if mode == "jvp":  # the derivative is held against finite differences
+                    check_problem(flattened(f"program {label!r} under jvp", under, POINT), 1, ("fwd",))
+                    continue
+            if (mode, subject.effect) != ("fori_loop", "faithful"):  # whose results may be elsewhere than its operands
+                require_same(f"{mode}(layer(program {label!r}))", through(under)(*POINT), want)
+            if subject.effect == "rewrites":  # a batch and a loop may stand above it, or be refused
+                continue
+            with entered(subject.make()):
+                got = through(program)(*tracked())
+            require_same(f"{mode}(program {label!r}) inside the layer", got, want)
+
+
 class HalfAndDouble(Operator):
     """Two results of one operand, for the laws below."""
 
@@ -186,14 +236,28 @@ def half_and_double_batch(op: Operator, size: int, operands: Any, axes: Any) -> 
     return apply(op, *operands), (axes[0], axes[0])
 
 
+class Scopes(Observer):
+    """Sees the scopes that reach the place below the layer under test."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def observe(self, op: Operator, inputs: tuple[Any, ...], outputs: Any) -> None:
+        """Note what opens and closes a scope."""
+        if isinstance(op, PushScope | PopScope):
+            self.seen.append(f"{op.name} {op.scope}")
+
+
 def structure(subject: Subject) -> None:
     """Law 2."""
     x = POINT[0]
-    with entered(subject.make()):
+    with Scopes() as below, entered(subject.make()):
         with named_scope("a scope"):
             half, double = apply(HalfAndDouble(), lifted(x))
         labelled = name(half + double, "a name")
         number = float(lifted(np.array(3.0)))
+    if below.seen != ["PushScope a scope", "PopScope a scope"]:
+        raise AssertionError(f"of a named_scope inside the layer, {below.seen} reached what stands below")
     require_same("an operator with two results, in a scope", labelled, x * 2.5)
     if number != 3.0:
         raise AssertionError(f"float() of a value inside the layer: got {number}, expected 3.0")
@@ -274,7 +338,11 @@ def exceptions(subject: Subject) -> None:
     def throw() -> None:
         raise mine
 
-    for label, failing in (("an exception", throw), ("an operation that fails", mismatch)):
+    def evaluate() -> None:
+        apply(Throws(mine), lifted(POINT[0]))
+
+    cases = (("an exception", throw), ("an exception of an operator", evaluate), ("an operation that fails", mismatch))
+    for label, failing in cases:
         caught: BaseException | None = None
         try:
             with entered(subject.make()):
@@ -286,6 +354,21 @@ def exceptions(subject: Subject) -> None:
         if cursor.get() is not before:
             raise AssertionError(f"after {label} the stack is not as it was before")
     values(subject)
+
+
+@attrs.frozen(eq=False)
+class Throws(Operator):
+    """Raises when it is computed."""
+
+    error: BaseException
+
+    def infer(self, x: Any) -> Any:
+        """The operand's."""
+        return x
+
+    def evaluate(self, xp: Any, x: Any) -> Any:
+        """Raise."""
+        raise self.error
 
 
 def mismatch() -> None:
@@ -334,22 +417,23 @@ def leaks(subject: Subject) -> None:
     """Law 8."""
     program = PROGRAMS["elementwise"]
 
-    def run() -> tuple[Any, Any]:
+    def run() -> tuple[Any, Any, Any]:
         layer, operand = subject.make(), lifted(POINT[0] * 1.0)
         with entered(layer):
-            program(operand, *POINT[1:])
+            out = concrete(program(operand, *POINT[1:]))
+        arrays = weakref.ref(operand.data), weakref.ref(out)
         try:
-            return weakref.ref(layer), weakref.ref(operand.data)
+            return weakref.ref(layer), *arrays
         except TypeError:  # a class with __slots__ may refuse
-            return weakref.ref(operand), weakref.ref(operand.data)
+            return weakref.ref(operand), *arrays
 
     run()
     gc.collect()
     alive = census()
     for _ in range(3):
-        layer, array = run()
+        layer, array, result = run()
     gc.collect()
-    for what, reference in (("the layer", layer), ("an operand", array)):
+    for what, reference in (("the layer", layer), ("an operand", array), ("a result", result)):
         if reference() is not None:
             raise AssertionError(f"{what} is alive after its program has ended: {holders(reference())}")
     if census() > alive:
@@ -367,5 +451,6 @@ def holders(found: Any) -> str:
 
 
 LAWS = (
-    values, structure, gradients_above, gradients_below, traces, nesting, exceptions, repetition, threads, leaks
+    values, kinds, structure, gradients_above, gradients_below, traces, modes, nesting, exceptions, repetition, threads,
+    leaks,
 )  # fmt: skip

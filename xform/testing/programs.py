@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["POINT", "PROGRAMS", "scalar"]
+__all__ = ["KINDS", "POINT", "PROGRAMS", "scalar"]
 
 #: where the programs are run
 POINT = (np.array([0.3, 0.8, 1.7]), np.array([1.1, 0.6, 0.9]))
@@ -35,11 +35,23 @@ def recurrence(x: Any, y: Any) -> Any:
     return x
 
 
+def mixed(x: Any, y: Any) -> Any:
+    """Operations that keep a dtype, or change it."""
+    return np.maximum(x, y) * 2 + np.tanh(x) - (x > y)
+
+
+#: operands of other dtypes
+KINDS = {
+    "whole numbers": (np.array([3, -1, 4]), np.array([2, 7, 1])),
+    "single precision": tuple(x.astype(np.float32) for x in POINT),
+    "complex numbers": tuple(x * (1 + 0.5j) for x in POINT),
+}
 PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
     "elementwise": elementwise,
     "reduction": reduction,
     "product": product,
     "recurrence": recurrence,
+    "mixed": mixed,
 }
 
 
