@@ -7,6 +7,7 @@ import textwrap
 
 import numpy as np
 import pytest
+from typeguard import suppress_type_checks
 
 import xform as xf
 from xform import plugins
@@ -196,7 +197,10 @@ def test_operators_and_backends_of_plugins(install):
         def evaluate(self, xp, x):
             return xp.log1p(xp.exp(x))
 
-    backend = {"name": "mine"}
+    class Mine(xf.Backend):
+        name = "mine"
+
+    backend, none = Mine(), {"name": "mine"}
     """
     install(
         "xform-fake-more",
@@ -205,16 +209,44 @@ def test_operators_and_backends_of_plugins(install):
         [
             ("operators", "softplus", "xform_fake_more:Softplus"),
             ("operators", "wrong", "xform_fake_more:backend"),
-            ("backends", "mine", "xform_fake_more:backend"),
+            ("backends", "mine", "xform_fake_more:backend [extra]"),
+            ("backends", "kind", "xform_fake_more:Mine"),
+            ("backends", "none", "xform_fake_more:none"),
         ],
     )
     assert plugins.operators() == {"softplus": "xform-fake-more 1.2", "wrong": "xform-fake-more 1.2"}
     assert xf.apply(plugins.operator("softplus")(), 0.0) == np.log(2.0)
     with pytest.raises(PluginError, match=r"operator 'wrong' of xform-fake-more 1\.2 is .* no subclass"):
         plugins.operator("wrong")
-    assert plugins.backend("mine") == {"name": "mine"}
+    assert plugins.backend("mine").name == "mine"
+    for wrong, said in (("kind", r"it must be an instance: Mine\(\)"), ("none", "no instance of xf.Backend")):
+        with pytest.raises(PluginError, match=rf"backend '{wrong}' of xform-fake-more 1\.2 is .*{said}"):
+            plugins.backend(wrong)
     assert plugins.backends()["mine"] == "xform-fake-more 1.2"
     plugins.register_backend("here", "xform_fake_more:backend")
     assert plugins.backend("here") is plugins.backend("mine")
     with pytest.raises(PluginError, match=r"there is no backend 'nowhere'"):
         plugins.backend("nowhere")
+
+
+@pytest.mark.parametrize("name", ["", "a:b", 3, None])
+def test_names_that_no_command_line_could_give_are_refused(name):
+    for register in (xf.register, xf.register_backend, xf.register_engine):
+        with suppress_type_checks(), pytest.raises(PluginError, match="it must be text, without the colon"):
+            register(name, xf.Profile)
+
+
+def test_a_plugin_that_exits_and_one_that_names_an_instance(install):
+    exits = [("transformations", "exits", "xform_fake_exit:Layer")]
+    install("xform-fake-exit", "xform_fake_exit", "import sys; sys.exit(4)", exits)
+    with pytest.raises(PluginError, match=r"layer 'exits' of xform-fake-exit 1\.2 cannot be loaded.*SystemExit: 4"):
+        xf.layer("exits")
+    code = "import xform as xf\nmade = xf.Profile()"
+    install("xform-fake-made", "xform_fake_made", code, [("transformations", "made", "xform_fake_made:made")])
+    with pytest.raises(PluginError, match="an entry point must name a layer class"):
+        xf.layer("made")
+
+
+def test_an_unknown_engine_is_told_where_the_function_is_traced():
+    with pytest.raises(PluginError, match="there is no engine 'zzz'"):
+        xf.trace(np.sin, engine="zzz")

@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from xform.core.devices import forget_backend
+from xform.core.devices import Backend, forget_backend
 from xform.core.errors import OperandTypeError, PluginError
 from xform.core.operator import Operator
 from xform.core.stack import Transformation
@@ -41,6 +41,9 @@ class Registry:
 
     def register(self, name: str, target: Any) -> None:
         """Give a target a name; a registered name may be given anew, a built-in one may not."""
+        if not isinstance(name, str) or not name or ":" in name:
+            msg = f"{name!r} is no name for a {self.kind}: it must be text, without the colon that begins its options"
+            raise PluginError(msg, name=name)
         if name in self.built_in:
             msg = f"{self.kind} {name!r} is built in; register yours under another name"
             raise PluginError(msg, name=name)
@@ -75,7 +78,7 @@ class Registry:
             msg = f"{self.kind} {name!r} is claimed by {' and '.join(map(origin, entries))}; uninstall one"
             raise PluginError(msg, name=name)
         source = origin(entries[0])
-        return loaded(entries[0].value, f"{self.kind} {name!r} of {source}"), source
+        return loaded(f"{entries[0].module}:{entries[0].attr}", f"{self.kind} {name!r} of {source}"), source
 
 
 def origin(entry: Any) -> str:
@@ -92,7 +95,7 @@ def loaded(target: Any, what: str) -> Any:
         found: Any = importlib.import_module(module.strip())
         for part in filter(None, path.strip().split(".")):
             found = getattr(found, part)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         msg = f"{what} cannot be loaded from {target!r}: {type(error).__name__}: {error}"
         raise PluginError(msg, target=target) from error
     return found
@@ -166,7 +169,7 @@ def layer(name: str, /, *given: Any, **options: Any) -> Transformation:
     kind, source = _transformations.find(name)
     what = f"layer {name!r} ({source})"
     check_api(kind, what)
-    if not callable(kind):
+    if not callable(kind) or isinstance(kind, Transformation):
         msg = f"{what} is {kind!r}; an entry point must name a layer class"
         raise PluginError(msg, name=name)
     check_options(kind, what, given, options)
@@ -240,7 +243,12 @@ def backends() -> dict[str, str]:
 
 def backend(name: str) -> Any:
     """Return a backend by name; raises `PluginError` where the name is unknown or its plugin does not load."""
-    return _backends.find(name)[0]
+    found, source = _backends.find(name)
+    if not isinstance(found, Backend):
+        remedy = f"; it must be an instance: {found.__name__}()" if isinstance(found, type) else ""
+        msg = f"backend {name!r} of {source} is {found!r}, which is no instance of xf.Backend{remedy}"
+        raise PluginError(msg, name=name)
+    return found
 
 
 def register_engine(name: str, target: Any) -> None:

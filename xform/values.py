@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import math
 from collections.abc import Callable, Iterator
@@ -406,6 +407,15 @@ def _copy(self: Value, order: str = "K") -> Value:
     return self if aval.weak else ops.astype(self, aval.dtype)
 
 
+def _deepcopy(self: Value, seen: dict[int, Any]) -> Value:
+    """Return the value itself, since a copy of its layer would not be on the stack; of an `Array` a copy."""
+    if type(self) is not Array:
+        return self
+    out = Array()
+    out.data = copy.deepcopy(self.data, seen)
+    return out
+
+
 def install() -> None:
     """Give `Value` its behaviour; `core` holds the storage alone."""
     table: dict[str, Any] = {}
@@ -428,7 +438,7 @@ def install() -> None:
         "__array__": _array, "__array_ufunc__": _array_ufunc, "__array_function__": _array_function,
         "__array_namespace__": _array_namespace, "__repr__": _repr, "__str__": _str, "__format__": _format,
         "item": _read("item"), "tolist": _tolist, "reshape": _reshape, "transpose": _transpose, "copy": _copy,
-        "flatten": _flatten, "compress": _compress, "conjugate": table["conj"],
+        "__deepcopy__": _deepcopy, "flatten": _flatten, "compress": _compress, "conjugate": table["conj"],
     }  # fmt: skip
     for owner, behaviours in ((Value, table), (Array, of_arrays)):
         for name, behaviour in behaviours.items():

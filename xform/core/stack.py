@@ -317,10 +317,13 @@ def check_below(layer: Transformation, other: Transformation) -> None:
 def refuse_rewriter(layer: Transformation, other: Transformation) -> None:
     """Raise for a layer that rewrites below one that differentiates."""
     name, other_name = type(layer).__name__, type(other).__name__
+    call, take, wrong = "grad", "record", "derivatives"
+    if name in ("Forward", "Batch"):
+        call, take, wrong = ("jvp", "take", wrong) if name == "Forward" else ("vmap", "take", "lanes")
     msg = (
-        f"{other!r} rewrites values below {layer!r}, which would record the operations as they were before the "
-        f"rewriting: derivatives would be of the wrong function. Decorate the function instead, so that {other_name} "
-        f"stands above {name}: grad(layer(f)) with layer = {other_name}()"
+        f"{other!r} rewrites values below {layer!r}, which would {take} the operations as they were before the "
+        f"rewriting: {wrong} would be of the wrong function. Decorate the function instead, so that {other_name} "
+        f"stands above {name}: {call}(layer(f)) with layer = {other_name}()"
     )
     raise LayerError(msg, layer=layer, other=other)
 

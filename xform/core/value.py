@@ -29,8 +29,8 @@ class Value:
     ...         value.data, value.label, value.owner = data, label, self
     ...         return value
     ...     def interpret(self, op, values):
-    ...         if not any(getattr(value, "owner", None) is self for value in values):
-    ...             return xf.apply(op, *values)  # none of ours
+    ...         if op.attribute_like or not any(getattr(value, "owner", None) is self for value in values):
+    ...             return xf.apply(op, *map(self.unwrap, values))  # what the host reads, or none of ours
     ...         label = f"{op.name}({', '.join(getattr(value, 'label', 'constant') for value in values)})"
     ...         return self.named(xf.apply(op, *map(self.unwrap, values)), label)
     >>> with Names() as names:

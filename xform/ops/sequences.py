@@ -98,7 +98,7 @@ def fitted_call(
     `OperandTypeError`, which names them.
 
     >>> fitted_call(np.mean, lambda x, axis=None, keepdims=False: x, (1.0, 0, None, None, True), {})
-    ((1.0,), {'axis': 0, 'keepdims': True})
+    ((1.0, 0), {'keepdims': True})
     """
     if is_alike(function, target, len(args), tuple(kwargs)):
         return args, kwargs

@@ -310,20 +310,31 @@ class named_scope:  # noqa: N801  (a function by name in the field)
 
     def __init__(self, scope: str) -> None:
         self.scope = scope
-        self._open: list[Any] = []
 
     def __repr__(self) -> str:
         return f"named_scope({self.scope!r})"
 
     def __enter__(self) -> Self:
         refuse_yield(self, sys._getframe(1))  # noqa: SLF001  (who runs `with named_scope(...):`)
-        block = scoped(self.scope, None, place.get().phase)
-        block.__enter__()
-        self._open.append(block)
+        here = place.get()
+        place.set(attrs.evolve(here, scopes=(*here.scopes, self.scope)))
+        if cursor.get() is not BOTTOM:
+            try:
+                apply(PushScope(self.scope))
+            except BaseException:
+                place.set(here)
+                raise
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._open.pop().__exit__(*exc_info)
+        here = place.get()
+        try:
+            if cursor.get() is not BOTTOM:
+                apply(PopScope(self.scope))
+        finally:
+            if self.scope in here.scopes:  # nothing is kept here: one scope may be open in several threads
+                inside = here.scopes[::-1].index(self.scope) + 1
+                place.set(attrs.evolve(here, scopes=here.scopes[:-inside]))
 
     def __call__(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """Run each call of a function inside the scope."""

@@ -371,6 +371,10 @@ class Throws(Operator):
         raise self.error
 
 
+for _table in (vjp_rule, jvp_rule, batch_rule):
+    _table.none(Throws, why="it gives nothing")
+
+
 def mismatch() -> None:
     """Apply an operation whose shapes do not fit."""
     lifted(np.ones(2)) + lifted(np.ones(3))

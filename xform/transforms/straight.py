@@ -34,10 +34,6 @@ class GradValue(Value):
     entry: Entry
     owner: Any
 
-    def __deepcopy__(self, seen: dict[int, Any]) -> GradValue:
-        """Return the value itself: a copy of its tape would not be on the stack."""
-        return self
-
 
 def tracked(tape: Any, data: Any, entry: Entry) -> GradValue:
     """Return a value of a tape."""

@@ -23,6 +23,7 @@ from xform.core.tables import Rules
 from xform.core.transformed import Transformed, global_name
 from xform.core.value import Array, Value
 from xform.programs.call import Call
+from xform.programs.engines import find_engine
 from xform.programs.passes import require_level
 from xform.programs.program import Program
 from xform.transforms.calls import called
@@ -173,6 +174,7 @@ class trace:  # noqa: N801  (a function by name in the field)
     ) -> None:
         require_function(fun, "trace")
         require_level(level)
+        find_engine(engine)  # which raises here, not at the second call
         functools.update_wrapper(self, fun)
         self.fun = fun
         self.static = Static(fun, static_argnums, static_argnames, f"trace of {label_of(fun)}")
