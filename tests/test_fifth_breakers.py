@@ -8,7 +8,7 @@ import pytest
 
 import xform as xf
 import xform.numpy as xnp
-from xform.core.errors import LayerError, OperandError, OperandTypeError, RuleError
+from xform.core.errors import GradientError, LayerError, OperandError, OperandTypeError, RuleError
 from xform.programs.compiler import compile_program
 from xform.programs.passes import LEVELS
 
@@ -237,3 +237,78 @@ def test_what_numpy_has_and_xform_has_not_is_named():
     for fun in (xnp.std, xnp.var):
         with pytest.raises(OperandError, match="imaginary part"):
             fun(1j * X, dtype="float32")
+
+
+# ------------------------------------------------------------------ linear maps and equations
+
+AFFINE = {
+    "a number": lambda p, t: t[0] * 2.0 + 1.0,
+    "a part": lambda p, t: xnp.concatenate([t[0][:1], np.ones(1)]),
+    "a frame": lambda p, t: xnp.pad(t[0][:1], (0, 1), constant_values=5.0),
+    "a choice": lambda p, t: xnp.where(p[0] > 1.5, t[0], 7.0),
+    "a place": lambda p, t: xf.array(t[0]).at[0].set(3.0) if isinstance(t[0], np.ndarray) else t[0].at[0].set(3.0),
+}
+LINEAR = {
+    "a difference": lambda p, t: (p[0] + t[0]) * 2.0 - p[0] * 2.0,
+    "a part": lambda p, t: xnp.concatenate([t[0][:1], np.zeros(1)]),
+    "a frame": lambda p, t: xnp.pad(t[0][:1], (0, 1)),
+    "a choice": lambda p, t: xnp.where(p[0] > 1.5, t[0], 0.0),
+    "a place": lambda p, t: xnp.where(np.array([True, False]), 0.0, t[0]),
+}
+WAYS = {
+    "eager": lambda gradient: gradient(X),
+    "traced": lambda gradient: xf.trace(gradient)(X),
+    "batched": lambda gradient: xf.vmap(gradient)(np.stack([X, X]))[0],
+    "in a loop": lambda gradient: xf.fori_loop(0, 1, lambda i, x: gradient(x), X),
+}
+
+
+def ruled(rule):
+    fun = xf.custom_jvp(lambda x: x * 2.0)
+    fun.defjvp(lambda primals, tangents: (primals[0] * 2.0, rule(primals, tangents)))
+    return lambda x: fun(x).sum()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", AFFINE)
+def test_a_rule_that_adds_something_is_not_linear(name, way):
+    """What it adds was dropped where it served the other mode, in silence."""
+    with pytest.raises(RuleError, match=r"must be linear in its tangents.*adds something that does not depend on them"):
+        WAYS[way](xf.grad(ruled(AFFINE[name])))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", LINEAR)
+def test_a_rule_that_adds_zeros_is_linear(name, way):
+    loss = ruled(LINEAR[name])
+    columns = [xf.jvp(loss, (X,), (each,))[1] for each in np.eye(2)]
+    np.testing.assert_allclose(WAYS[way](xf.grad(loss)), columns)
+
+
+def test_a_linear_rule_that_holds_a_loop_serves_forward_mode_in_a_loop():
+    """There are no numbers to try it with, and it was refused."""
+    fun = xf.custom_vjp(np.sin)
+    fun.defvjp(lambda x: (np.sin(x), x), lambda x, t: (xf.checkpoint(lambda t: t * np.cos(x))(t),))
+    looped = lambda x: xf.fori_loop(0, 2, lambda i, y: fun(y), x)
+    plain = lambda x: np.sin(np.sin(x))
+    np.testing.assert_allclose(xf.jvp(looped, (1.0,), (1.0,)), xf.jvp(plain, (1.0,), (1.0,)))
+    np.testing.assert_allclose(xf.hessian(looped)(1.0), xf.hessian(plain)(1.0))
+
+
+@pytest.mark.parametrize("through", [lambda f: f, xf.trace, lambda f: lambda a: xf.vmap(f)(np.array([a]))[0]])
+def test_equations_that_are_not_holomorphic_are_refused(through):
+    """Their complex Jacobian does not exist; what took its place was wrong in silence."""
+    a = 0.5 + 0.2j
+
+    def conjugated(a):
+        return xf.fixed_point(lambda x: a - 0.3 * np.conj(x), 0j)
+
+    for derivative in (xf.grad(lambda a: np.imag(conjugated(a))), lambda a: xf.jvp(conjugated, (a,), (1j * a / a,))[1]):
+        with pytest.raises(GradientError, match="not holomorphic"):
+            through(derivative)(a)
+    neumann = lambda a: xf.fixed_point(lambda x: a - 0.3 * np.conj(x), 0j, linear_solve="neumann")
+    np.testing.assert_allclose(xf.jvp(neumann, (a,), (1j,))[1], 1j * 1.3 / 0.91)
+    squared = lambda a: xf.fixed_point(lambda x: a - 0.3 * x * x, 0j)
+    step = 1e-6
+    want = (squared(a + step) - squared(a - step)) / (2 * step)
+    np.testing.assert_allclose(through(lambda a: xf.jvp(squared, (a,), (a / a,))[1])(a), want, rtol=1e-6)

@@ -30,7 +30,8 @@ def root(f: Function, x0: Any, solver: Function, *args: Any, linear_solve: Funct
     of every order and in both modes, are those of the equation: by `args`, and by the values that `f` closes over; that
     by `x0` is zero. They solve one linear system each, with the Jacobian of `f` as a matrix, or by
     `linear_solve(matvec, b)`, which is given a linear function of containers like `x0` and returns `w` with
-    `matvec(w) = b` (in reverse mode the function is the transposed one). A complex `f` must be holomorphic in `x`.
+    `matvec(w) = b` (in reverse mode the function is the transposed one). A complex `f` must be holomorphic in `x`
+    (`GradientError`) where no `linear_solve` is given.
 
     Nobody checks that `f(x)` is small: that is the solver's to say. Raises `DtypeError` for an `x0` of integers,
     `RuleError` where the solution is not like `x0`, `OperandError` where what `f` returns is not, and for a derivative

@@ -9,8 +9,10 @@ from typing import Any
 import attrs
 import numpy as np
 
-from xform.core.aval import dtype_of, shape_of
+from xform.core.aval import aval_of, dtype_of, shape_of
+from xform.core.devices import to_host
 from xform.core.errors import ConvergenceError, GradientError
+from xform.core.stack import concrete
 from xform.derivatives import jacfwd, jacrev
 from xform.ops.arithmetic import sub
 from xform.ops.broadcast import astype
@@ -24,6 +26,7 @@ from xform.ops.reductions import all as all_
 from xform.ops.selection import maximum, where
 from xform.ops.shapes import expand_dims, matrix_transpose, ravel, reshape
 from xform.ops.stacking import concatenate
+from xform.transforms.forward import jvp
 
 __all__ = ["Limits", "dense", "in_dtypes", "iterated"]
 
@@ -46,7 +49,8 @@ def in_dtypes(values: Leaves, likes: Leaves) -> tuple[Any, ...]:
 def dense(fun: Callable[..., Any], xs: Leaves, sides: Leaves, *, transposed: bool) -> list[Any]:
     """Solve the system with the Jacobian of `fun` at `xs`, made as one matrix.
 
-    Raises `LinAlgError` where it is singular, `GradientError` where some unknowns are complex and some real.
+    Raises `LinAlgError` where it is singular, `GradientError` where some unknowns are complex and some real, and where
+    complex ones have no complex derivative.
 
     >>> dense(lambda x: (x * x,), [np.array([1.0, 2.0])], [np.array([2.0, 2.0])], transposed=False)
     [array([1. , 0.5])]
@@ -59,6 +63,8 @@ def dense(fun: Callable[..., Any], xs: Leaves, sides: Leaves, *, transposed: boo
     def flat(vector: Any) -> Any:
         return packed(fun(*unpacked(vector, xs)))
 
+    if "c" in kinds:
+        require_holomorphic(flat, packed(xs))
     jacobian = (jacrev if transposed else jacfwd)(flat, holomorphic="c" in kinds)(packed(xs))
     try:
         found = solve(matrix_transpose(jacobian) if transposed else jacobian, packed(sides))
@@ -66,6 +72,26 @@ def dense(fun: Callable[..., Any], xs: Leaves, sides: Leaves, *, transposed: boo
         error.add_note("the Jacobian is singular at the solution, where that is no function of the parameters")
         raise
     return unpacked(found, xs)
+
+
+def require_holomorphic(flat: Callable[..., Any], x: Any) -> None:
+    """Raise `GradientError` where a function of complex numbers has no complex derivative: `abs`, `conj`, `real`.
+
+    Its derivative along a direction times 1j would be 1j times that along the direction.
+    """
+    direction = np.exp(1j * np.arange(1, 1 + aval_of(x).size)).astype(dtype_of(x))
+    along, turned = (concrete(jvp(flat, (x,), (direction * factor,))[1]) for factor in (1, 1j))
+    if along is None or turned is None:  # inside of what is recorded
+        return
+    along, turned = np.asarray(to_host(along)) * 1j, np.asarray(to_host(turned))
+    largest = max(np.max(np.abs(each), initial=0.0) for each in (along, turned))
+    if np.max(np.abs(along - turned), initial=0.0) > largest * (1e-3 if along.dtype.char == "F" else 1e-6):
+        msg = (
+            "the equation is not holomorphic in its unknowns (abs, conj, real, imag): it has no complex Jacobian. "
+            "Write one equation for the real and one for the imaginary part, or give a linear_solve (fixed_point knows "
+            '"neumann")'
+        )
+        raise GradientError(msg, value=x)
 
 
 def packed(leaves: Leaves) -> Any:

@@ -40,7 +40,8 @@ class CustomFunction:
        tangent map, linear in its tangents, is recorded and transposed, and so is a reverse rule.
     3. Arguments and outputs are containers (`xf.tree`) of arrays and numbers; keyword arguments become positional. For
        zero a rule may return None in place of an array or of a whole container.
-    4. In a batch, function and rules run on all lanes at once; one that reads its values (`if x > 0`) lane by lane.
+    4. In a batch, function and rules run on all lanes at once; one that reads its values (`if x > 0`) lane by lane,
+       where the batch stands above the derivative (`grad(vmap(f))`).
     5. A value that a layer tracks must be an argument. One that is taken from outside works in what runs where its
        layer reaches, else it raises `EscapedValueError`.
     6. A rule that returns a wrong structure, count, shape or dtype raises `RuleError`, which names it and the argument.

@@ -19,10 +19,12 @@ from xform.core.errors import EscapedValueError, HostReadError, RuleError
 from xform.core.operator import Operator
 from xform.core.stack import concrete
 from xform.ops.create import zeros_like
+from xform.transforms.affine import adds_something
 from xform.transforms.forward import LinearTrace
 from xform.transforms.grad import Grad
 from xform.transforms.operands import is_bare, taken_in
 from xform.transforms.plans import CALL, home_of
+from xform.transforms.recorder import TraceValue
 from xform.transforms.recording import is_inexact
 from xform.transforms.regions import Journal
 from xform.transforms.straight import GradValue
@@ -71,12 +73,11 @@ def transposed(linear: LinearMap, likes: Sequence[Any], wrong: str, *, placed: b
                 raise
             msg = f"{wrong} reads one: {error}"
             raise RuleError(msg, **error.payload) from error
+    plain = [each for out in outs if isinstance(each := tape.unwrap(out), TraceValue)]
+    if (op := adds_something(recorder.equations, [each.variable for each in plain], linear, likes)) is not None:
+        raise RuleError(f"{wrong} adds something that does not depend on them, in {op!r}")
     if not placed and tape.has_programs(outs):
-        fits = is_linear(linear, likes)
-        if fits is None:
-            msg = f"{wrong} holds a loop, an equation or a checkpoint, and has no numbers here to be tried with"
-            raise RuleError(msg)
-        if not fits:
+        if is_linear(linear, likes) is False:  # None inside of what is recorded: there are no numbers to try it with
             raise RuleError(f"{wrong} does not take sums to sums")
         return transposed(linear, likes, wrong, placed=True)  # what a loop saves of its rounds has to be computed
     tape.foreign = True  # the residuals are lifted, so the walk goes through `apply`
