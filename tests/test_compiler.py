@@ -215,7 +215,7 @@ def test_source_of_a_program():
     source = xf.make_program(lambda x: np.tanh(x * 2.0))(np.ones(3)).source()
     assert source.startswith("def program(a0):")
     assert "multiply(a0, " in source
-    assert "return [" in source
+    assert "    out = [v0]\n    give(w)\n    return out\n" in source
 
 
 COUNTING = """

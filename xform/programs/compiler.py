@@ -104,13 +104,16 @@ class Compiled:
 def returned(program: Program, final: Program, source: Source) -> list[str]:
     """Return the texts of the outputs; copies of those that a caller must not share, or could not write to."""
     texts = []
-    first: dict[int, int] = {}
+    owners: dict[int, int] = {}  # of what is computed: what the program itself returned in that memory first
     for position, (out, before, after) in enumerate(zip(final.outputs, trails(program), trails(final), strict=True)):
         text = source.name(out)
         root = -2 - position if before.reshapes else before.root  # a reshape may have copied, and passes leave it out
-        reach = root if before.reshapes else before.reach
-        shared = first.setdefault(after.reach, reach) != reach or is_lent(before, after, root, source)
-        if is_computed_number(out, source) and (source.is_kept(text) or after.made != before.made):
+        shared = is_lent(before, after, root, source)
+        for index in after.may - source.inputs.keys() - {-1}:
+            alike = index != after.root and after.path == before.path and not before.reshapes
+            mine = before.reach if alike else root
+            shared |= owners.setdefault(index, mine) != mine
+        if is_number(out, before, after, source) and (source.is_kept(text) or after.made != before.made):
             text = f"{source.bind(as_number, 'as_number')}({text})"
         elif not isinstance(out, Literal) and (shared or source.is_kept(text) or after.spread > before.spread):
             text = f"{source.bind(copied, 'copied')}({text})"
@@ -119,12 +122,20 @@ def returned(program: Program, final: Program, source: Source) -> list[str]:
 
 
 def is_lent(before: Trail, after: Trail, root: int, source: Source) -> bool:
-    """Whether an output is memory of a constant, or of an input where the program's own result is not."""
-    if after.root == -1:
+    """Whether an output is, or may be, memory of a constant, or of an input where the program's own result is not."""
+    if -1 in after.may:
         return True
     if after.root in source.inputs:
         return after.root != root
-    return after.reach in source.inputs and after.maker != before.maker
+    return not after.may.isdisjoint(source.inputs) and (before.reshapes > 0 or after.path != before.path)
+
+
+def is_number(out: Variable | Literal, before: Trail, after: Trail, source: Source) -> bool:
+    """Whether the program's own result is one number, which NumPy's functions return as such."""
+    if is_computed_number(out, source):
+        return True
+    given = type(out) is Variable and out.index in source.inputs  # computed in the program, and left out by passes
+    return given and out.aval.shape == () and before.root != after.root  # type: ignore[union-attr]
 
 
 def is_computed_number(out: Variable | Literal, source: Source) -> bool:

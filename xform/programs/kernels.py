@@ -50,6 +50,9 @@ class Writer(Protocol):
     def is_number(self, operand: Variable | Literal) -> bool:
         """Whether an operand is sure to be one of NumPy's numbers, not Python's, which raises where NumPy warns."""
 
+    def is_given(self, operand: Variable | Literal) -> bool:
+        """Whether an operand is an input, of which the caller may hold an array without axes."""
+
     def leave(self, condition: str, result: str) -> None:
         """Return a result at once where a condition holds."""
 
@@ -137,7 +140,8 @@ def where(writer: Writer, equation: Equation, out: str | None) -> str:
     if aval.shape == ():
         x, y = (one(writer, operand, aval.dtype) for operand in equation.inputs[1:])
         if x is not None and y is not None:
-            return f"{x} if {names[0]} else {y}"
+            text = f"{x} if {names[0]} else {y}"
+            return f"({text})[()]" if any(map(writer.is_given, equation.inputs[1:])) else text
         return f"{call(writer.bind(np.where, 'where'), names, None)}[()]"
     if out is None or aval_at(equation.inputs[0]).dtype.kind != "b":
         text = call(writer.bind(np.where, "where"), names, None)

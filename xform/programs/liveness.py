@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import attrs
 
@@ -12,7 +13,7 @@ from xform.ops.shapes import Reshape
 from xform.programs.kernels import kernel_of
 from xform.programs.program import Constant, Literal, Program, Variable
 
-__all__ = ["Liveness", "Trail", "roots", "trails"]
+__all__ = ["Liveness", "Trail", "trails"]
 
 
 class Liveness:
@@ -53,56 +54,59 @@ def indices(operands: Iterable[Variable | Literal]) -> Iterable[int]:
 
 @attrs.frozen(eq=False)
 class Trail:
-    """What an output is a view of: an input, the result of a computation, or a constant (root -1)."""
+    """Whose memory an output is: of an input, of the result of a computation, or of a constant (-1).
+
+    `root` is what it is a view of, for sure; `may` is all that it may be memory of, where operators may return an
+    operand, and `path` is how: what is built alike shares alike. Of such an operator `reach` is where its first operand
+    is from.
+    """
 
     root: int
-    maker: Operator | None = None  #: the operator that computes the root
-    reach: int = -1  #: the input whose memory the root may be, where its operator may return that
+    may: frozenset[int]
+    path: Any = None
+    reach: int = -1
     made: Operator | None = None  #: the operator whose result the output is, maybe a view
     reshapes: int = 0  #: views on the way that may have been copies
     spread: bool = False  #: whether one was a broadcast, which cannot be written to
 
 
 def trails(program: Program) -> list[Trail]:
-    """Return for each output what it is a view of, for sure."""
+    """Return for each output whose memory it is, or may be."""
     known: dict[int, Trail] = {}
     for equation in program.equations:
-        if kernel_of(equation).view:
+        kernel, op = kernel_of(equation), equation.op
+        if kernel.view:
             before = trail_of(equation.inputs[0], known)
             known[equation.outputs[0].index] = attrs.evolve(
                 before,
-                made=equation.op,
-                reshapes=before.reshapes + isinstance(equation.op, Reshape),
-                spread=before.spread or isinstance(equation.op, BroadcastTo),
+                made=op,
+                reshapes=before.reshapes + isinstance(op, Reshape),
+                spread=before.spread or isinstance(op, BroadcastTo),
             )
-        else:
-            known |= {out.index: Trail(out.index, equation.op, made=equation.op) for out in equation.outputs}
-    return [
-        attrs.evolve(trail_of(out, known), reach=reach)
-        for out, reach in zip(program.outputs, roots(program), strict=True)
-    ]
+            continue
+        path, lent, reach = None, frozenset[int](), -1
+        if equation.inputs and not kernel.fresh:
+            found = [trail_of(each, known) for each in equation.inputs]
+            found = found if returns_any(op) else found[:1]
+            path = (type(op), *[each.path for each in found])
+            lent, reach = lent.union(*[each.may for each in found]), found[0].reach
+        for out in equation.outputs:
+            own = out.index
+            known[own] = Trail(own, lent | {own}, path, own if path is None else reach, made=op)
+    return [trail_of(out, known) for out in program.outputs]
+
+
+def returns_any(op: Operator) -> bool:
+    """Whether an operator may return any of its operands, not the first alone: it holds functions, or is a user's."""
+    return op.nests or op.runs_python or not type(op).__module__.startswith("xform.ops")
 
 
 def trail_of(operand: Variable | Literal, known: dict[int, Trail]) -> Trail:
-    """Return what an operand is a view of: itself, where no equation makes it."""
-    return known.get(index_of(operand)) or Trail(index_of(operand))
+    """Return whose memory an operand is: its own, where no equation makes it."""
+    index = index_of(operand)
+    return known.get(index) or Trail(index, frozenset([index]), index, index)
 
 
 def index_of(operand: Variable | Literal) -> int:
     """Return the number of a variable, -1 for a constant."""
     return -1 if isinstance(operand, Constant | Literal) else operand.index
-
-
-def roots(program: Program) -> list[int]:
-    """Return for each output the variable whose memory it is: an input, the result of a computation, -1 for a constant.
-
-    Follows views, and what may return its first operand.
-    """
-    known: dict[int, int] = {}
-    for equation in program.equations:
-        kernel = kernel_of(equation)
-        if equation.inputs and (kernel.view or not kernel.fresh):
-            root = index_of(equation.inputs[0])
-            root = known.get(root, root)
-            known |= {out.index: root for out in equation.outputs}
-    return [known.get(index_of(out), index_of(out)) for out in program.outputs]

@@ -25,7 +25,7 @@ from xform.programs.compiler import as_number, is_computed_number
 from xform.programs.engines import NUMPY
 from xform.programs.group import Group
 from xform.programs.kernels import KERNELS, Kernel, Writer, written_by
-from xform.programs.liveness import roots
+from xform.programs.liveness import trails
 from xform.programs.loop_marks import MarkRows
 from xform.programs.loop_outputs import All, Last, Marks, Output, Path, Total
 from xform.programs.loop_products import Products, products_of
@@ -131,7 +131,7 @@ class LoopSource:
             for number, factor in enumerate(factors):
                 self._claim(factor, factor.aval, products.row(number))
         self._written = Source(self.final, groups=self._group, results=self._targets)
-        self._roots = dict(zip(map(id, self.final.outputs), roots(self.final), strict=True))
+        self._trails = dict(zip(map(id, self.final.outputs), trails(self.final), strict=True))
         self._assemble(items)
         arguments = ["n_", *list(self._written.inputs.values())[1:]]
         results = [self._result(k, output) for k, output in enumerate(loop.outputs)]
@@ -228,9 +228,9 @@ class LoopSource:
 
     def is_written_again(self, out: Variable | Literal) -> bool:
         """Whether the memory of a result may be written to in a later round."""
-        root = self._roots[id(out)]
         carries = {variable.index for variable in self.final.inputs[1 : 1 + self.loop.carries]}
-        return self._written.is_kept(self._written.name(out)) or root in self._targets or root in carries
+        written = not self._trails[id(out)].may.isdisjoint(self._targets.keys() | carries)
+        return written or self._written.is_kept(self._written.name(out))
 
     # -------------------------------------------------------------- lines
 

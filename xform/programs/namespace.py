@@ -11,7 +11,7 @@ import numpy as np
 __all__ = ["Namespace", "protected"]
 
 #: what the text of a function uses itself, besides names like a0, b12
-RESERVED = frozenset({"another", "give", "np", "part", "program", "take", "w"})
+RESERVED = frozenset({"another", "give", "np", "out", "part", "program", "take", "w"})
 
 
 class Namespace:

@@ -117,11 +117,16 @@ class Source:
             return not operand.aval.weak
         return isinstance(operand, Variable) and operand.index in self._numbers
 
+    def is_given(self, operand: Variable | Literal) -> bool:
+        """Whether an operand is an input, of which the caller may hold an array without axes."""
+        return isinstance(operand, Variable) and operand.index in self.inputs
+
     def leave(self, condition: str, result: str) -> None:
         """Return a result at once where a condition holds: the hook for guards."""
         self.line(f"if {condition}:")
+        self.line(f"    out = {result}")
         self.line(GIVE_BACK)
-        self.line(f"    return {result}")
+        self.line("    return out")
 
     def is_kept(self, name: str) -> bool:
         """Whether a name is of an array that the next call uses again."""

@@ -35,7 +35,8 @@ class Unit:
         head, tail = [], [f"return {result}"]
         if kept and names:
             head = ["try:", "    w = take()", "except IndexError:", "    w = another()", f"{', '.join(names)}, = w"]
-            tail.insert(0, "give(w)")
+            # given back when the result, which may be copied out of them, is there: another thread takes them at once
+            tail = [f"out = {result}", "give(w)", "return out"]
             pool = [source.workspace.first(self.arrays)]
             self._namespace |= {"take": pool.pop, "give": pool.append, "another": self.another}
         elif not kept:
