@@ -35,7 +35,9 @@ def test_row_24_only_an_outer_tape_records_an_inner_backward():
         do = outer.gradient(y, xo, ONES)
         assert not inner.is_attached(do)
         assert_allclose(do, -np.sin(X))
-        assert_array_equal(xf.concrete(inner.gradient(do, xi, ONES)), np.zeros_like(X))
+        with pytest.warns(UserWarning, match="nothing flows"):
+            found = inner.gradient(do, xi, ONES)
+        assert_array_equal(xf.concrete(found), np.zeros_like(X))
 
 
 @pytest.mark.parametrize("function", [np.cos, np.sin, lambda v: 2.5 * v + 3.0], ids=["cos", "sin", "affine"])

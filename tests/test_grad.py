@@ -260,7 +260,25 @@ def test_repeated_outputs_add_and_untracked_ones_are_ignored():
 def test_only_untracked_outputs_give_zeros():
     with xf.Grad() as tape:
         x = tape.attach(X)
-        assert_array_equal(tape.gradient(X * 2, x, ONES), np.zeros(3))
+        with pytest.warns(UserWarning, match="none of the outputs depends on what it has attached"):
+            assert_array_equal(tape.gradient(X * 2, x, ONES), np.zeros(3))
+
+
+def test_what_is_computed_after_the_first_walk_is_told():
+    """It is not recorded, so that zeros came out in silence."""
+    with xf.Grad() as tape:
+        x = tape.attach(X)
+        cubes = (x**3).sum()
+        assert_allclose(tape.gradient(cubes, x, retain=True), 3 * X**2)
+        for late in ((x**2).sum(), [(x**2).sum(), 1.0]):
+            with pytest.raises(GradientError, match="stopped recording at its first walk"):
+                tape.gradient(late, x, retain=True)
+        with pytest.raises(GradientError, match="stopped recording"):
+            tape.backward((x**2).sum(), retain=True)
+        with pytest.warns(UserWarning, match=r"does not track the outputs \[1\]"):
+            found = tape.gradient([cubes, (x**2).sum()], x, retain=True)
+        assert_allclose(found, 3 * X**2)
+        assert_allclose(tape.gradient(cubes, x), 3 * X**2)
 
 
 def test_outputs_that_no_cotangent_reaches_come_out_untracked():

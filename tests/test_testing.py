@@ -308,6 +308,13 @@ def test_a_partial_of_wrong_parameters_is_refused():
     assert xf.grad(np.square)(3.0) == 6.0
 
 
+def test_partials_of_several_outputs_are_refused():
+    from xform.testing.layers import HalfAndDouble
+
+    with pytest.raises(TypeError, match=r"HalfAndDouble has several outputs.*write @vjp_rule\(HalfAndDouble\)"):
+        partials(HalfAndDouble, lambda t: t)
+
+
 def test_partials_are_checked_through_both_modes():
     class Cube(Operator):
         def infer(self, x):

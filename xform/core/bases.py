@@ -29,7 +29,8 @@ class Rewriter(Transformation):
 
     def rewrite(self, op: Operator, values: tuple[Any, ...]) -> Any:
         """Return the result of the operation, or `NotImplemented`."""
-        raise NotImplementedError
+        msg = f"{type(self).__name__} must define rewrite(self, op, values)"
+        raise NotImplementedError(msg)
 
     def interpret(self, op: Operator, values: tuple[Any, ...]) -> Any:
         """Rewrite the operation, or send it on as it is."""

@@ -77,6 +77,12 @@ class Partials:
                 f"tangent), then operands by name: lambda t, {self.names[0]}: ...; got {sorted(first)}"
             )
             raise TypeError(msg)
+        if kind.multiple_outputs:
+            msg = (
+                f"{kind.__name__} has several outputs, and partials() declares operators of one; write "
+                f"@vjp_rule({kind.__name__}) and @jvp_rule({kind.__name__})"
+            )
+            raise TypeError(msg)
         if len(self.names) != len(functions):
             msg = f"{kind.__name__} has operands {self.names}; partials() got {len(functions)} functions"
             raise TypeError(msg)

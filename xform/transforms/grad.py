@@ -27,7 +27,17 @@ from xform.ops.structural import scoped
 from xform.transforms.guard import Guard, no_note
 from xform.transforms.plans import ARRAY_TYPES, LEAF, PASS, Entry
 from xform.transforms.recording import GradValue, place_on, tracked
-from xform.transforms.tape import Walk, collect, first_consumers, follow, in_dtype_of, release, scope_of, shielded
+from xform.transforms.tape import (
+    Walk,
+    collect,
+    first_consumers,
+    follow,
+    in_dtype_of,
+    release,
+    scope_of,
+    shielded,
+    tell_untracked,
+)  # fmt: skip
 
 __all__ = ["Grad", "GradValue"]
 
@@ -42,7 +52,8 @@ class Grad(Transformation):
 
     1. `attach` gives a tracked handle; operations on tracked values are recorded; `gradient` or `backward` walk the
        tape once, inside the block (then below the tape) or after it (on the current stack).
-    2. The first walk freezes the tape and consumes it, unless `retain=True`.
+    2. The first walk freezes the tape and consumes it, unless `retain=True`: what is computed after it is not recorded,
+       and has no gradient (`GradientError`).
     3. `group=other`: the tapes of a group do not see each other's backward.
     4. `guard` says how it is noticed that NumPy has changed an array which the tape holds, which would give a wrong
        gradient: `"sample"` (the default) compares elements of the arrays that users have hold of, `"full"` checksums of
@@ -74,6 +85,7 @@ class Grad(Transformation):
         self.noted: dict[int, Any] = {} if self.guard is None else self.guard.saved
         self.straight: Level | None = None  # where operations on values take the straight paths
         self._state = "new"
+        self._walked = False  # after the first walk nothing is recorded
         self._bare = False  # whether nothing stands below
         self.sequence = itertools.count().__next__
         self._kinds: dict[int, str] = {}
@@ -233,6 +245,7 @@ class Grad(Transformation):
         """
         leaves, structure = tree.flatten(xs)
         outputs, given = self._paired(ys, dys)
+        tell_untracked(self, [self._own(y) is None for y in outputs], walked=self._walked)
         return tree.unflatten(structure, self.gradients(outputs, leaves, given, retain=retain))
 
     def gradients(
@@ -253,7 +266,9 @@ class Grad(Transformation):
 
     def backward(self, ys: Any, dys: Any = None, retain: bool = False) -> None:
         """Walk back from `ys`; the callbacks of attached values receive their cotangents."""
-        self._backward(*self._paired(ys, dys), [], retain=retain)
+        outputs, given = self._paired(ys, dys)
+        tell_untracked(self, [self._own(y) is None for y in outputs], walked=self._walked)
+        self._backward(outputs, given, [], retain=retain)
 
     def backward_closure(self, ys: Any) -> Callable[..., None]:
         """Freeze the tape and return `closure(dys=None)`, which walks back from `ys`; it can be called many times."""
@@ -293,6 +308,7 @@ class Grad(Transformation):
         if self.guard is not None and (changed := self.guard.changes()):
             self.guard.refuse(changed, collect([y.entry for y, _ in seeds]), self)
         self._end_recording()
+        self._walked = True
         level = self._level()
         below = _get() if level is None else level.below
         here = _get()

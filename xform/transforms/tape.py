@@ -21,9 +21,10 @@ import numpy as np
 
 from xform.core.aval import Aval, dtype_of
 from xform.core.backend import HOST_TYPES, SCALAR_TYPES
+from xform.core.errors import GradientError
 from xform.core.place import Place
 from xform.core.rules import settle_dtype
-from xform.core.source import Site, describe, is_internal
+from xform.core.source import Site, describe, is_internal, warn_user
 from xform.core.stack import apply
 from xform.core.value import Value
 from xform.layers import lifted
@@ -47,7 +48,7 @@ from xform.transforms.plans import (
 )
 from xform.transforms.rule_checks import checked_cotangents
 
-__all__ = ["Walk", "collect", "first_consumers", "follow", "in_dtype_of", "release", "scope_of"]
+__all__ = ["Walk", "collect", "first_consumers", "follow", "in_dtype_of", "release", "scope_of", "tell_untracked"]
 
 # ------------------------------------------------------------------ backward
 
@@ -397,3 +398,23 @@ def note(error: Exception, entry: Entry | None) -> None:
         return
     site: Site | None = entry[3].site
     error.add_note(f"in the backward of {entry_name(entry)}, recorded at {describe(site)}")
+
+
+def tell_untracked(tape: Any, missing: list[bool], *, walked: bool) -> None:
+    """Tell of outputs that a tape does not track: they are ignored, which would be zeros in silence.
+
+    Raises `GradientError` where none of them is tracked and a walk has ended the record, warns otherwise.
+    """
+    if not any(missing) or not (walked or all(missing)):
+        return
+    if not walked:
+        warn_user(f"{tape!r}: none of the outputs depends on what it has attached: nothing flows, gradients are zeros")
+    elif not all(missing):
+        lost = [n for n, each in enumerate(missing) if each]
+        warn_user(f"{tape!r} stopped recording at its first walk: it does not track the outputs {lost}, ignored here")
+    else:
+        msg = (
+            f"{tape!r} stopped recording at its first walk, and tracks none of these outputs: compute them before it, "
+            "or with a Grad() of their own"
+        )
+        raise GradientError(msg, layer=tape)
