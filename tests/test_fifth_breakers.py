@@ -312,3 +312,63 @@ def test_equations_that_are_not_holomorphic_are_refused(through):
     step = 1e-6
     want = (squared(a + step) - squared(a - step)) / (2 * step)
     np.testing.assert_allclose(through(lambda a: xf.jvp(squared, (a,), (a / a,))[1])(a), want, rtol=1e-6)
+
+
+def test_equations_are_looked_at_one_by_one_and_in_the_mode_that_is_asked():
+    @attrs.frozen
+    class Squared(xf.Operator):
+        def infer(self, x):
+            return x
+
+        def evaluate(self, xp, x):
+            return x * x
+
+    xf.vjp_rule(Squared)(lambda op, needed, x: (xf.apply(op, x), lambda t: (t * 2.0 * x,)))
+
+    def newton(f, x):
+        for _ in range(40):
+            x = x - f(x) / (2.0 * x)
+        return x
+
+    found = xf.grad(lambda a: xnp.real(xf.root(lambda y: xf.apply(Squared(), y) - a, 1 + 0.5j, newton)))(2 + 1j)
+    np.testing.assert_allclose(found, 0.5 / np.sqrt(2 + 1j))  # there is no forward rule
+
+    def scaled(a):
+        equations = lambda y: xnp.stack([1e8 * (y[0] * y[0] - a), xnp.conj(y[1]) - a])
+        return xnp.real(xf.root(equations, np.ones(2) + 1j, lambda f, x: np.array([np.sqrt(2 + 1j), 2 - 1j]))[1])
+
+    for derivative in (xf.grad(scaled), lambda a: xf.jvp(scaled, (a,), (1j,))):
+        with pytest.raises(GradientError, match="not holomorphic"):
+            derivative(2 + 1j)
+
+
+def test_rules_that_are_linear_up_to_rounding():
+    def lost(x):
+        return xnp.sqrt(x)
+
+    fun = xf.custom_jvp(lost)
+    fun.defjvp(lambda p, t: (lost(p[0]), (p[0] + t[0] - p[0]) / (2.0 * lost(p[0]))))
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(xf.grad(lambda x: fun(x).sum())(np.array([0.0, 4.0])), [np.inf, 0.25])
+    scaled = xf.custom_jvp(lambda x: x * 0.3)
+    scaled.defjvp(lambda p, t: (p[0] * 0.3, (p[0] + t[0]) * 0.3 - p[0] * 0.1 * 3.0))
+    np.testing.assert_allclose(xf.grad(lambda x: scaled(x).sum())(np.array([0.1, 4.3, 0.7])), 0.3)
+    real = xf.custom_vjp(xnp.real)
+    real.defvjp(lambda z: (xnp.real(z), None), lambda _, t: (t,))
+    np.testing.assert_allclose(xf.grad(lambda z: 3.0 * real(z).sum())(np.array([1 + 1j])), [3.0])
+
+
+@pytest.mark.parametrize("fun", [lambda x: xnp.broadcast_to(x.T, (3, 3)), lambda x: xnp.broadcast_to(x, (3, 3))])
+def test_a_view_that_cannot_be_written_to_is_no_argument_when_compiled(fun):
+    traced, x = xf.trace(fun), np.zeros((3, 3))
+    for _ in range(3):
+        result = traced(x)
+        if result.flags.writeable:
+            result += 1.0
+    np.testing.assert_array_equal(x, 0.0)
+
+
+def test_the_end_of_a_table_with_a_step():
+    table = np.array([0.0, 1.0, 1.0]), np.array([0.0, 5.0, 7.0])
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(xnp.interp(np.array([1.0]), *table), np.interp(np.array([1.0]), *table))

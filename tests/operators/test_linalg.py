@@ -318,8 +318,30 @@ def test_vectors_of_equal_values_have_no_derivative(through):
         np.testing.assert_allclose(through(xf.grad(total))(np.eye(2)), 2.0 * np.eye(2))
         np.testing.assert_allclose(xf.jvp(through(total), (np.eye(2),), (np.eye(2),))[1], 4.0)
         assert np.isnan(through(xf.hessian(total))(np.eye(2))).any()  # it is 2 on the diagonal, which cannot be seen
-    wide = xf.grad(lambda a: xnp.sum(la.svd(a, full_matrices=False).U[:, :1] ** 3))
-    assert np.isnan(wide(np.diag([2.0, 0.0, 0.0])[:, :2])).all()  # one value is 0
+    tall = np.diag([2.0, 1.0, 0.0])[:, :2] * [1.0, 0.0]  # one value is 0
+    for column, known in ((0, True), (1, False)):
+        vector = xf.grad(lambda a, column=column: la.svd(a, full_matrices=False).U[:, column] @ np.arange(1.0, 4.0))
+        assert np.isfinite(through(vector)(tall)).all() == known
+
+
+@pytest.mark.parametrize("through", [lambda f: f, xf.trace, lambda f: lambda x: xf.vmap(f)(x[None])[0]])
+def test_a_vector_of_its_own_value_has_a_derivative_beside_equal_ones(through):
+    """The largest one, say, of a matrix whose others coincide: nothing flows from vectors that nothing uses."""
+    symmetric, tall = np.diag([1.0, 1.0, 5.0]), np.zeros((4, 3))
+    tall[0, 0], tall[1, 1] = 2.0, 1.0
+    largest = lambda a: xnp.sum(la.eigh(a).eigenvectors[:, 2] ** 3)
+
+    def rank_1(a):
+        u, s, vh = la.svd(a, full_matrices=False)
+        return xnp.sum(((u[:, :1] * s[:1]) @ vh[:1]) ** 2 * np.arange(12.0).reshape(4, 3))
+
+    for fun, at in ((largest, symmetric), (rank_1, tall)):
+        rng = np.random.default_rng(0)
+        found = through(xf.grad(fun))(at)
+        for _ in range(3):
+            step = 1e-6 * rng.normal(size=at.shape)
+            step = step + step.T if fun is largest else step
+            np.testing.assert_allclose(np.sum(found * step) * 2, fun(at + step) - fun(at - step), atol=1e-12)
 
 
 @pytest.mark.parametrize("op", [ops.Svd(), ops.Qr(), ops.Eigh(), ops.Cholesky(), ops.Pinv()])

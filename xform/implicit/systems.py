@@ -27,6 +27,7 @@ from xform.ops.selection import maximum, where
 from xform.ops.shapes import expand_dims, matrix_transpose, ravel, reshape
 from xform.ops.stacking import concatenate
 from xform.transforms.forward import jvp
+from xform.transforms.reverse import vjp
 
 __all__ = ["Limits", "dense", "in_dtypes", "iterated"]
 
@@ -64,7 +65,7 @@ def dense(fun: Callable[..., Any], xs: Leaves, sides: Leaves, *, transposed: boo
         return packed(fun(*unpacked(vector, xs)))
 
     if "c" in kinds:
-        require_holomorphic(flat, packed(xs))
+        require_holomorphic(flat, packed(xs), transposed=transposed)
     jacobian = (jacrev if transposed else jacfwd)(flat, holomorphic="c" in kinds)(packed(xs))
     try:
         found = solve(matrix_transpose(jacobian) if transposed else jacobian, packed(sides))
@@ -74,18 +75,20 @@ def dense(fun: Callable[..., Any], xs: Leaves, sides: Leaves, *, transposed: boo
     return unpacked(found, xs)
 
 
-def require_holomorphic(flat: Callable[..., Any], x: Any) -> None:
+def require_holomorphic(flat: Callable[..., Any], x: Any, *, transposed: bool) -> None:
     """Raise `GradientError` where a function of complex numbers has no complex derivative: `abs`, `conj`, `real`.
 
-    Its derivative along a direction times 1j would be 1j times that along the direction.
+    Its derivative along a direction times 1j would be 1j times that along the direction, in either mode.
     """
     direction = np.exp(1j * np.arange(1, 1 + aval_of(x).size)).astype(dtype_of(x))
-    along, turned = (concrete(jvp(flat, (x,), (direction * factor,))[1]) for factor in (1, 1j))
-    if along is None or turned is None:  # inside of what is recorded
+    pull = vjp(flat, x)[1] if transposed else None
+    found = [jvp(flat, (x,), (d,))[1] if pull is None else pull(d)[0] for d in (direction, direction * 1j)]
+    if any(concrete(each) is None for each in found):  # inside of what is recorded
         return
-    along, turned = np.asarray(to_host(along)) * 1j, np.asarray(to_host(turned))
-    largest = max(np.max(np.abs(each), initial=0.0) for each in (along, turned))
-    if np.max(np.abs(along - turned), initial=0.0) > largest * (1e-3 if along.dtype.char == "F" else 1e-6):
+    along, turned = (np.asarray(to_host(concrete(each))) for each in found)
+    size = np.abs(along) + np.abs(turned)
+    small = (1e-3, 1e-6) if along.dtype.char == "F" else (1e-6, 1e-12)  # of each, and of all: rounding
+    if np.any(np.abs(along * 1j - turned) > small[0] * size + small[1] * np.max(size, initial=0.0)):
         msg = (
             "the equation is not holomorphic in its unknowns (abs, conj, real, imag): it has no complex Jacobian. "
             "Write one equation for the real and one for the imaginary part, or give a linear_solve (fixed_point knows "

@@ -1,6 +1,6 @@
 """Factorizations of any matrices in the last two axes: svd and qr, and the pseudo-inverse.
 
-1. Where singular values coincide, their vectors have no derivative: it is NaN, as in JAX and PyTorch. So have the
+1. Where singular values coincide, their vectors have no derivative: it is NaN, but where nothing uses them. So have the
    vectors of the longer side where one is 0. A function of the values alone has the right gradient.
 2. The textbook formulas in the rules are for conjugated cotangents, hence `conjugated` at both ends.
 """
@@ -20,11 +20,10 @@ from xform.ops.base import Parameterless, is_complex
 from xform.ops.complexes import imag, real, real_dtype
 from xform.ops.create import zeros_like
 from xform.ops.einsum import make_einsum
-from xform.ops.factorizations import adjoint, conjugated, product, reciprocal_gaps
+from xform.ops.factorizations import adjoint, conjugated, over, over_gaps, product
 from xform.ops.indexing import getitem
 from xform.ops.linalg import linalg_dtype, solve, stack_batch
 from xform.ops.products import matmul
-from xform.ops.selection import where
 from xform.ops.shapes import expand_dims, matrix_transpose, read_shape
 from xform.ops.stacking import concatenate
 from xform.ops.triangular import diagonal, tril
@@ -74,7 +73,7 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
 
     Write `full_matrices=False`: the further columns of the full one have no derivative, so it is refused for matrices
     that are not square. Singular values and vectors that belong to distinct values are differentiable; vectors of
-    coinciding ones have NaN as their derivative.
+    coinciding ones have NaN as their derivative, where it is used.
 
     >>> import numpy as np
     >>> svd(np.diag([3.0, 4.0]), full_matrices=False).S
@@ -114,7 +113,7 @@ def beside(u: Any, x: Any, row: Any) -> Any:
     n, k = shape_of(u)[-2:]
     if n is not None and n == k:
         return zeros_like(x)
-    return (x - matmul(u, matmul(adjoint(u), x))) / where(row == 0, float("nan"), row)
+    return over(x - matmul(u, matmul(adjoint(u), x)), row)
 
 
 @jvp_rule(Svd)
@@ -124,11 +123,13 @@ def svd_jvp(op: Svd, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tup
     u, s, vh = apply(op, a)
     if tangent is None:
         return (u, s, vh), (None, None, None)
-    v, row, column, gaps = adjoint(vh), expand_dims(s, -2), expand_dims(s, -1), reciprocal_gaps(s * s)
+    v, row, column = adjoint(vh), expand_dims(s, -2), expand_dims(s, -1)
     seen = product(adjoint(u), tangent, v)
     moved, inverse = diagonal(seen, axis1=-2, axis2=-1), reciprocal(row)
-    of_u = matmul(u, gaps * (seen * row + column * adjoint(seen))) + beside(u, matmul(tangent, v), row)
-    of_v = matmul(v, gaps * (column * seen + adjoint(seen) * row)) + beside(v, matmul(adjoint(tangent), u), row)
+    turn_u = over_gaps(s * s, seen * row + column * adjoint(seen))
+    turn_v = over_gaps(s * s, column * seen + adjoint(seen) * row)
+    of_u = matmul(u, turn_u) + beside(u, matmul(tangent, v), row)
+    of_v = matmul(v, turn_v) + beside(v, matmul(adjoint(tangent), u), row)
     if is_complex(a):  # a phase is free; it goes to u
         of_u = of_u + u * (expand_dims(1j * imag(moved), -2) * inverse)
         moved = real(moved)
@@ -161,7 +162,7 @@ def left_part(u: Any, s: Any, vh: Any, t: Any, *, phase: bool = True) -> Any:
     """Return what a cotangent of the left vectors gives to the matrix."""
     row = expand_dims(s, -2)
     seen = matmul(adjoint(u), t)
-    turned = reciprocal_gaps(s * s) * seen
+    turned = over_gaps(s * s, seen)
     within = (turned + adjoint(turned)) * row
     if phase and is_complex(u):
         within = within + diagonal_matrix(1j * imag(diagonal(seen, axis1=-2, axis2=-1)) * reciprocal(s))

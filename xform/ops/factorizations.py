@@ -2,8 +2,8 @@
 
 1. The lower triangle is read, as in NumPy; the derivative is that of the function on symmetric matrices, so the
    gradient is symmetric too.
-2. Where eigenvalues coincide, their vectors have no derivative: it is NaN, as in JAX and PyTorch. A function of the
-   eigenvalues alone has the right gradient there, if it treats them alike, and NaN as its second derivative.
+2. Where eigenvalues coincide, their vectors have no derivative: it is NaN, but where nothing uses them. A function of
+   the eigenvalues alone has the right gradient there, if it treats them alike, and NaN as its second derivative.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply
 from xform.ops.base import Parameterless, is_complex
 from xform.ops.complexes import conj, real, real_dtype
-from xform.ops.create import ones_like
 from xform.ops.linalg import linalg_dtype, solve, square_shape, stack_batch
 from xform.ops.products import matmul
 from xform.ops.selection import where
@@ -144,7 +143,7 @@ def eigh(a: Any, UPLO: str = "L") -> EighResult:
     """Eigenvalues and eigenvectors of symmetric (Hermitian) matrices: `(..., n)`, ascending, and `(..., n, n)`.
 
     `UPLO` says which triangle is read; the gradient is symmetric. Vectors of coinciding eigenvalues have NaN as their
-    derivative.
+    derivative, where it is used.
 
     >>> import numpy as np
     >>> eigh(np.array([[2.0, 1.0], [1.0, 2.0]])).eigenvalues.round(9)
@@ -166,15 +165,19 @@ def eigvalsh(a: Any, UPLO: str = "L") -> Any:
     return eigh(a, UPLO).eigenvalues
 
 
-def reciprocal_gaps(w: Any) -> Any:
-    """Return `1 / (w[j] - w[i])` at row i and column j, 0 on the diagonal, NaN beside it where they are equal.
+def over(x: Any, y: Any) -> Any:
+    """Return `x / y`; where `y` is 0, 0 for what is 0 itself, else NaN.
 
-    What a function of the vectors has there is 0 / 0: the limit is its own, and no rule of the operator knows it.
+    Of a vector without a derivative nothing flows where nothing uses it; what else is there is a limit of 0 / 0 that
+    belongs to the function, and no rule of the operator knows it.
     """
-    gaps = expand_dims(w, -2) - expand_dims(w, -1)
-    ones = ones_like(gaps)
-    same = tril(ones) - tril(ones, -1)
-    return (1.0 - same) / where(gaps == 0, where(same == 0, float("nan"), same), gaps)
+    none = y == 0
+    return where(none, where(x == 0, 0.0, float("nan")), x / where(none, 1.0, y))
+
+
+def over_gaps(w: Any, x: Any) -> Any:
+    """Return `x[i, j] / (w[j] - w[i])`, 0 on the diagonal."""
+    return over(x - tril(x - tril(x, -1)), expand_dims(w, -2) - expand_dims(w, -1))
 
 
 @vjp_rule(Eigh)
@@ -186,7 +189,7 @@ def eigh_vjp(op: Eigh, needed: tuple[bool, ...], a: Any) -> tuple[Any, Any]:
         of_w, of_v = cotangents
         inner = None
         if of_v is not None:
-            inner = matmul(reciprocal_gaps(w) * matmul(adjoint(v), conjugated(of_v)), adjoint(v))
+            inner = matmul(over_gaps(w, matmul(adjoint(v), conjugated(of_v))), adjoint(v))
         if of_w is not None:
             scaled = expand_dims(of_w, -1) * adjoint(v)
             inner = scaled if inner is None else inner + scaled
@@ -203,4 +206,4 @@ def eigh_jvp(op: Eigh, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> t
         return (w, v), (None, None)
     seen = product(adjoint(v), hermitian(tangents[0]), v)
     moved = diagonal(seen, axis1=-2, axis2=-1)
-    return (w, v), (real(moved) if is_complex(v) else moved, matmul(v, reciprocal_gaps(w) * seen))
+    return (w, v), (real(moved) if is_complex(v) else moved, matmul(v, over_gaps(w, seen)))

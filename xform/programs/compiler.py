@@ -126,7 +126,7 @@ def is_lent(before: Trail, after: Trail, root: int, source: Source) -> bool:
     if -1 in after.may:
         return True
     if after.root in source.inputs:
-        return after.root != root
+        return after.root != root or before.spread > after.spread  # a view that cannot be written to
     return not after.may.isdisjoint(source.inputs) and (before.reshapes > 0 or after.path != before.path)
 
 

@@ -15,7 +15,7 @@ from xform.core.devices import to_host
 from xform.core.operator import Operator
 from xform.core.stack import concrete
 from xform.ops.arithmetic import Add, Sub
-from xform.ops.create import is_zero, zeros_like
+from xform.ops.create import zeros_like
 from xform.ops.joining import Concatenate, Stack
 from xform.ops.padding import Pad
 from xform.ops.selection import Where
@@ -35,13 +35,14 @@ ADDING: dict[type[Operator], tuple[int, int | None]] = {
 def adds_something(
     equations: Sequence[Equation], outs: Sequence[Any], linear: Callable[[list[Any]], Any], likes: Sequence[Any]
 ) -> Operator | None:
-    """Return the operation by which a recorded map is not zero at zero, None where it is."""
-    first = next((each.op for each in reached(equations, outs) if adds(each)), None)
-    if first is None:
+    """Return the operation by which a recorded map is not zero at zero, up to rounding; None where it is."""
+    added = [(each.op, size) for each in reached(equations, outs) if (size := adds(each))]
+    if not added:
         return None
     zeros = [None if like is None or not is_inexact(like) else zeros_like(like) for like in likes]
     found = [each for each in linear(zeros)[1] if each is not None]
-    return first if any(concrete(each) is None or is_something(each) for each in found) else None
+    rounding = 1e-6 * max(size for _, size in added)
+    return added[0][0] if any(concrete(each) is None or size_of(each) > rounding for each in found) else None
 
 
 def reached(equations: Sequence[Equation], outs: Sequence[Any]) -> list[Equation]:
@@ -55,18 +56,22 @@ def reached(equations: Sequence[Equation], outs: Sequence[Any]) -> list[Equation
     return found[::-1]
 
 
-def adds(equation: Equation) -> bool:
-    """Whether an operation on an input adds to it what is no input, and not zero."""
-    if isinstance(equation.op, Pad):
-        return equation.op.mode == "constant" and not is_zero(equation.op.fill)
-    place = ADDING.get(type(equation.op))
+def adds(equation: Equation) -> float:
+    """Return how large what is no input is that an operation adds to one."""
+    op = equation.op
+    if isinstance(op, Pad):
+        return size_of(op.fill) if op.mode == "constant" else 0.0
+    place = ADDING.get(type(op))
     if place is None:
-        return False
+        return 0.0
     others = [each for each in equation.inputs[slice(*place)] if isinstance(each, Literal | Constant)]
-    return any(is_something(each.value) for each in others)
+    return max([size_of(each.value) for each in others], default=0.0)
 
 
-def is_something(value: Any) -> bool:
-    """Whether a value is known not to be zero."""
+def size_of(value: Any) -> float:
+    """Return the largest magnitude of a value that is known, NaN left out."""
     raw = None if value is None else concrete(value)
-    return raw is not None and bool(np.any(to_host(raw) != 0))
+    if raw is None:
+        return 0.0
+    sizes = np.abs(np.asarray(to_host(raw)))
+    return float(np.max(sizes, initial=0.0, where=sizes == sizes))  # noqa: PLR0124  (NaN differs from itself)

@@ -85,7 +85,7 @@ class Grad(Transformation):
         self.noted: dict[int, Any] = {} if self.guard is None else self.guard.saved
         self.straight: Level | None = None  # where operations on values take the straight paths
         self._state = "new"
-        self._walked = False  # after the first walk nothing is recorded
+        self.walked = self.missed = False  # after the first walk nothing is recorded, and whether something would be
         self._bare = False  # whether nothing stands below
         self.sequence = itertools.count().__next__
         self._kinds: dict[int, str] = {}
@@ -245,7 +245,7 @@ class Grad(Transformation):
         """
         leaves, structure = tree.flatten(xs)
         outputs, given = self._paired(ys, dys)
-        tell_untracked(self, [self._own(y) is None for y in outputs], walked=self._walked)
+        tell_untracked(self, [self._own(y) is None for y in outputs], missed=self.missed)
         return tree.unflatten(structure, self.gradients(outputs, leaves, given, retain=retain))
 
     def gradients(
@@ -267,7 +267,7 @@ class Grad(Transformation):
     def backward(self, ys: Any, dys: Any = None, retain: bool = False) -> None:
         """Walk back from `ys`; the callbacks of attached values receive their cotangents."""
         outputs, given = self._paired(ys, dys)
-        tell_untracked(self, [self._own(y) is None for y in outputs], walked=self._walked)
+        tell_untracked(self, [self._own(y) is None for y in outputs], missed=self.missed)
         self._backward(outputs, given, [], retain=retain)
 
     def backward_closure(self, ys: Any) -> Callable[..., None]:
@@ -308,7 +308,7 @@ class Grad(Transformation):
         if self.guard is not None and (changed := self.guard.changes()):
             self.guard.refuse(changed, collect([y.entry for y, _ in seeds]), self)
         self._end_recording()
-        self._walked = True
+        self.walked = True
         level = self._level()
         below = _get() if level is None else level.below
         here = _get()

@@ -28,7 +28,9 @@ def recorded(fun: Callable[[Trace, list[Any]], Sequence[Any]], avals: Iterable[A
 
 def once(op: Any, key: Any, make: Callable[[], Any]) -> Any:
     """Return what rules derive from an operator that holds Programs: made once, and again when a rule was replaced."""
-    key = (Rules.revision, key)
+    if op.derived.setdefault("revision", Rules.revision) != Rules.revision:
+        op.derived.clear()
+        op.derived["revision"] = Rules.revision
     found = op.derived.get(key)
     if found is None:
         found = op.derived[key] = make()

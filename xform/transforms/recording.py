@@ -122,7 +122,7 @@ def _bind_above(  # noqa: C901  (straight paths: a call costs 60 ns)
     return unary, binary
 
 
-def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901  (it holds `general`)
+def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901, PLR0915  (it holds `general`)
     """Return the function that interprets any operation at this place."""
     interpret, raw, unseen = below.interpret, below is BOTTOM, not is_watched(below)
     look = look_of(tape)
@@ -144,6 +144,7 @@ def _bind_general(tape: Any, below: Level) -> Interpret:  # noqa: C901  (it hold
         if tape.paused:
             if tape.ended and not op.peels:  # reached through a carried or copied stack
                 raise escaped(op, own)
+            tape.missed = tape.walked
             out = interpret(op, tuple(data))
             if look is not None:  # the user may write into what is read here
                 tape.guard.look_read(data, op, out)

@@ -55,13 +55,18 @@ def fitted_part(part: Any, like: Any, wrong: str, kind: str = "cotangent", *, ex
     if have.dtype == want.dtype:
         return part
     real = have.dtype.kind == "c" and want.dtype.kind == "f"
-    higher = have.dtype.kind in "fc" and np.promote_types(have.dtype, want.dtype) == have.dtype
+    higher = have.dtype.kind in "fc" and precision(have.dtype) >= precision(want.dtype)
     if real or not (have.weak or want.weak or (higher and not exact)):
         remedy = "take its real part" if real else f"cast it with .astype({want.dtype.name!r})"
         refuse(f"{wrong} a {kind} {have!r}; it must be {want!r}: {remedy}", value=part)
     if type(part) in SCALAR_TYPES and want.weak:
         return complex(part) if want.dtype.kind == "c" else float(part)
     return astype(part, want.dtype)
+
+
+def precision(dtype: np.dtype[Any]) -> int:
+    """Return the bytes of a floating number, of a complex one those of a part."""
+    return dtype.itemsize // (2 if dtype.kind == "c" else 1)
 
 
 def outputs_of(op: Operator, out: Any, wrong: str) -> tuple[Any, ...]:

@@ -400,21 +400,22 @@ def note(error: Exception, entry: Entry | None) -> None:
     error.add_note(f"in the backward of {entry_name(entry)}, recorded at {describe(site)}")
 
 
-def tell_untracked(tape: Any, missing: list[bool], *, walked: bool) -> None:
+def tell_untracked(tape: Any, lost: list[bool], *, missed: bool) -> None:
     """Tell of outputs that a tape does not track: they are ignored, which would be zeros in silence.
 
-    Raises `GradientError` where none of them is tracked and a walk has ended the record, warns otherwise.
+    Raises `GradientError` where none of them is tracked and operations came after the first walk, which ended the
+    record; warns where some are not then, and where none is at all.
     """
-    if not any(missing) or not (walked or all(missing)):
+    if not any(lost) or not (missed or all(lost)):
         return
-    if not walked:
-        warn_user(f"{tape!r}: none of the outputs depends on what it has attached: nothing flows, gradients are zeros")
-    elif not all(missing):
-        lost = [n for n, each in enumerate(missing) if each]
-        warn_user(f"{tape!r} stopped recording at its first walk: it does not track the outputs {lost}, ignored here")
-    else:
+    numbers = [n for n, each in enumerate(lost) if each]
+    if missed:
         msg = (
-            f"{tape!r} stopped recording at its first walk, and tracks none of these outputs: compute them before it, "
-            "or with a Grad() of their own"
+            f"{tape!r} does not track the outputs {numbers}: what is computed after its first walk is not recorded. "
+            "Compute them before it, or with a Grad() of their own"
         )
-        raise GradientError(msg, layer=tape)
+        if all(lost):
+            raise GradientError(msg, layer=tape)
+        warn_user(msg)
+    else:
+        warn_user(f"{tape!r}: none of the outputs depends on what it has attached: nothing flows, gradients are zeros")
