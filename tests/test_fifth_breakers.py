@@ -372,3 +372,57 @@ def test_the_end_of_a_table_with_a_step():
     table = np.array([0.0, 1.0, 1.0]), np.array([0.0, 5.0, 7.0])
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(xnp.interp(np.array([1.0]), *table), np.interp(np.array([1.0]), *table))
+
+
+# ------------------------------------------------------------------ dtypes of NumPy's functions
+
+UNSIGNED, SMALL = np.array([1, 200, 3], np.uint8), np.array([100, -100], np.int8)
+IN_DTYPE = {
+    "sqrt": (lambda a: np.sqrt(a, dtype=complex), np.array([-4.0, 4.0])),
+    "log": (lambda a: np.log(a, dtype=complex), np.array([-4.0, 4.0])),
+    "multiply": (lambda a: np.multiply(a, a, dtype=float), UNSIGNED),
+    "subtract": (lambda a: np.subtract(a, a[::-1], dtype=np.int64), UNSIGNED),
+    "negative": (lambda a: np.negative(a, dtype=int), UNSIGNED),
+    "power": (lambda a: np.power(a, 3, dtype=np.int64), SMALL),
+    "matmul": (lambda a: np.matmul(a, a, dtype=np.int64), SMALL),
+    "add": (lambda a: np.add(a, a, dtype=np.int32), SMALL),
+    "exp": (lambda a: np.exp(a, dtype=np.float64), np.array([100.0, 1.0], np.float32)),
+    "square": (lambda a: np.square(a, dtype=np.float32), np.array([300.0, 1.0], np.float16)),
+    "average": (lambda a: np.average(a, weights=np.array([100, 100, 100], np.uint8)), UNSIGNED),
+    "average in single precision": (lambda a: np.average(a, weights=np.ones(3, np.float32)), UNSIGNED),
+    "average by itself": (lambda a: np.average(a, axis=0, weights=a), np.array([[2**31 - 1, 5], [7, 2**30]], np.int32)),
+    "dot with a number": (lambda a: np.dot(a, 2), UNSIGNED),
+    "dot with a small number": (lambda a: np.dot(a, 1e-50), np.array([1e30, 0.1], np.float32)),
+    "inner with a number": (lambda a: np.inner(a, 2), UNSIGNED),
+    "sum from": (lambda a: np.sum(a, initial=1.5), np.arange(3)),
+    "sum from a double": (lambda a: np.sum(a, initial=np.float64(1)), np.ones(2, np.float32)),
+    "sum from a number": (lambda a: np.sum(a, initial=3), np.ones(2, np.float32)),
+    "prod from": (lambda a: np.prod(a, initial=1.5), np.array([5, 6])),
+    "max from": (lambda a: np.max(a, initial=1.5), np.arange(2)),
+    "min from": (lambda a: np.min(a, initial=2.7), np.array([5, 6])),
+}
+
+
+@pytest.mark.parametrize("name", IN_DTYPE)
+def test_functions_compute_in_the_dtype_that_numpy_computes_in(name):
+    fun, given = IN_DTYPE[name]
+    want = fun(given)
+    traced = xf.trace(fun)
+    batched = xf.vmap(fun)(given[None])[0]
+    for found in (xf.concrete(fun(xf.array(given))), traced(given), traced(given), batched):
+        np.testing.assert_allclose(found, want)
+        assert np.asarray(found).dtype == np.asarray(want).dtype
+
+
+def test_a_dtype_that_numpy_refuses_and_that_of_a_draw():
+    with pytest.raises(OperandTypeError, match=r"np\.add with dtype=int64 has no meaning"):
+        np.add(xf.array(X), 0.7, dtype=int)
+    value, gradient = xf.value_and_grad(lambda x: np.sum(np.multiply(x, x, dtype=float)))(np.array([1e30], np.float32))
+    np.testing.assert_allclose(value, 1e60)
+    assert gradient.dtype == np.float32
+    key = xf.random.key(0)
+    for low, high in ((-1.0, 3.0), (0, 2), (np.float64(0.5), 2.0)):
+        drawn = xf.random.uniform(key, (100,), np.float32, low, high)
+        assert drawn.dtype == np.float32
+        assert drawn.min() >= low
+        assert drawn.max() <= high

@@ -93,7 +93,7 @@ def uniform(key: Any, shape: Any = (), dtype: Any = float, minval: Any = 0.0, ma
     if type(minval) in SCALAR_TYPES and type(maxval) in SCALAR_TYPES and (minval, maxval) == (0.0, 1.0):
         return out
     low, high = (in_shape(x, lengths, "uniform", label) for x, label in ((minval, "minval"), (maxval, "maxval")))
-    low, high = (x if type(x) in SCALAR_TYPES else astype(x, name) for x in (low, high))
+    low, high = (astype(x, name) for x in (low, high))  # a difference of Python numbers would be of 64 bits
     return add(low, mul(out, sub(high, low)))
 
 

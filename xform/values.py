@@ -26,6 +26,7 @@ from xform.core.source import describe, user_site
 from xform.core.stack import BOTTOM, apply, concrete, cursor
 from xform.core.value import Array, Value
 from xform.ops.base import ufuncs
+from xform.ops.reductions import cast_back
 from xform.ops.sequences import as_numpy_would, fitted_call, full_name, parameters_of, unlisted
 from xform.ops.stacking import nested
 from xform.ops.structural import HostRead
@@ -247,10 +248,11 @@ def _other_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
     target: Any = None
     if method == "__call__":
         dtype = kwargs.pop("dtype", None)
+        inputs = inputs if dtype is None else computed_in(ufunc, inputs, dtype)
         target = getattr(namespace(), name, None)
         if target is not None and kwargs.keys() <= parameters_of(target).keys():
             out = target(*inputs, **kwargs)
-            return out if dtype is None else ops.astype(out, dtype)
+            return out if dtype is None else tree.map(lambda each: cast_back(each, dtype), out)
     elif method == "reduce" and name in REDUCTIONS:
         kwargs.setdefault("axis", 0)
         target = getattr(ops, REDUCTIONS[name])
@@ -266,6 +268,24 @@ def _other_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
         raise OperandTypeError(msg, ufunc=ufunc)
     return target(*inputs, **kwargs)
 
+
+def computed_in(ufunc: np.ufunc, inputs: tuple[Any, ...], dtype: Any) -> tuple[Any, ...]:
+    """Return operands in the dtypes in which a ufunc computes results of a dtype; raises `OperandTypeError`."""
+    avals = [aval_of(x) for x in inputs]
+    kinds = [(_PYTHON.get(aval.dtype.kind, aval.dtype) if aval.weak else aval.dtype) for aval in avals]
+    wanted = (*[None] * ufunc.nin, *[np.dtype(dtype)] * ufunc.nout)
+    try:
+        found = ufunc.resolve_dtypes((*kinds, *[None] * ufunc.nout), signature=wanted, casting="same_kind")
+    except TypeError as error:
+        msg = f"{full_name(ufunc)} with dtype={np.dtype(dtype)} has no meaning for {avals}: {error}"
+        raise OperandTypeError(msg, ufunc=ufunc) from None
+    return tuple([
+        x if type(x) in SCALAR_TYPES or aval.dtype == kind else ops.astype(x, kind)
+        for x, aval, kind in zip(inputs, avals, found, strict=False)
+    ])  # fmt: skip
+
+
+_PYTHON: dict[str, Any] = {"i": int, "f": float, "c": complex}
 
 #: functions of NumPy that write into their first argument
 WRITERS = ("copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask")

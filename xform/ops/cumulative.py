@@ -23,6 +23,7 @@ from xform.ops.reductions import (
     Reduction,
     cast_back,
     chosen,
+    first_in,
     make_sum,
     numeric,
     reduce,
@@ -371,5 +372,5 @@ def prod(
         x = chosen(where, x, 1)
     out = reduce(Prod, x, axis, keepdims)
     if initial is not None:
-        out = out * initial
+        out = out * first_in(initial, out)
     return out if dtype is None else cast_back(out, dtype)

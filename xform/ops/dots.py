@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from xform.core.aval import shape_of
+from xform.core.backend import SCALAR_TYPES
 from xform.core.errors import ShapeError
 from xform.ops.arithmetic import mul
 from xform.ops.axes import ndim_of
@@ -26,7 +29,7 @@ def dot(a: Any, b: Any) -> Any:
     """
     left, right = ndim_of(a), ndim_of(b)
     if left == 0 or right == 0:
-        return mul(a, b)
+        return mul(strong(a), strong(b))
     if right == 1 or (left < 3 and right < 3):
         return matmul(a, b)
     return contract(a, b, (left - 1,), (right - 2,))
@@ -41,10 +44,15 @@ def inner(a: Any, b: Any) -> Any:
     """
     left, right = ndim_of(a), ndim_of(b)
     if left == 0 or right == 0:
-        return mul(a, b)
+        return mul(strong(a), strong(b))
     if left == 1 and right == 1:
         return matmul(a, b)
     return contract(a, b, (left - 1,), (right - 1,))
+
+
+def strong(x: Any) -> Any:
+    """Return a Python number as NumPy's array of it, which is of 64 bits: products take their operands as arrays."""
+    return np.asarray(x) if type(x) in SCALAR_TYPES else x
 
 
 def vdot(a: Any, b: Any) -> Any:

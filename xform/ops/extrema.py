@@ -20,6 +20,7 @@ from xform.ops.reductions import (
     Batched,
     Reduction,
     chosen,
+    first_in,
     make_sum,
     narrowed,
     reduce,
@@ -207,6 +208,7 @@ def max(x: Any, axis: Any = None, keepdims: Any = False, *, initial: Any = None,
             return _maximum(x, axis, None, None, keepdims)
         except (TypeError, ValueError):  # said again below, with the operator's name
             pass
+    initial = None if initial is None else first_in(initial, x)
     if where is not None:
         x = chosen(where, x, _required(initial, "max"))
     if initial is not None and 0 in shape_of(x):
@@ -228,6 +230,7 @@ def min(x: Any, axis: Any = None, keepdims: Any = False, *, initial: Any = None,
             return _minimum(x, axis, None, None, keepdims)
         except (TypeError, ValueError):  # said again below, with the operator's name
             pass
+    initial = None if initial is None else first_in(initial, x)
     if where is not None:
         x = chosen(where, x, _required(initial, "min"))
     if initial is not None and 0 in shape_of(x):

@@ -172,7 +172,7 @@ def over(x: Any, y: Any) -> Any:
     belongs to the function, and no rule of the operator knows it.
     """
     none = y == 0
-    return where(none, where(x == 0, 0.0, float("nan")), x / where(none, 1.0, y))
+    return where(none, where(x == 0, x, float("nan")), x / where(none, 1.0, y))
 
 
 def over_gaps(w: Any, x: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 
-from xform.core.aval import Aval, aval_of, shape_of
+from xform.core.aval import Aval, aval_of, result_dtype, shape_of
 from xform.core.errors import ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, jvp_rule, linear, vjp_rule
@@ -256,8 +256,18 @@ def sum(
         x = chosen(where, x, 0)
     out = reduce(Sum, x, axis, keepdims)
     if initial is not None:
-        out = out + initial
+        out = out + first_in(initial, out)
     return out if dtype is None else cast_back(out, dtype)
+
+
+def first_in(initial: Any, out: Any) -> Any:
+    """Return an initial value in the dtype of what is reduced, as NumPy casts it.
+
+    >>> first_in(1.5, np.ones(2, int)), first_in(1.5, np.ones(2))
+    (np.int64(1), 1.5)
+    """
+    aval = aval_of(out)
+    return initial if result_dtype(aval, aval_of(initial)) == aval.dtype else astype(initial, aval.dtype)
 
 
 def chosen(where: Any, x: Any, fill: Any) -> Any:

@@ -245,6 +245,9 @@ def average(x: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = Fa
         weights = shapes.reshape(weights, (1,) * at + (-1,) + (1,) * (len(shape) - at - 1))
         weights = broadcast_like(weights, like_of(x))
     dtype = result_dtype(aval_of(x), aval_of(weights))
+    if aval_of(x).dtype.kind in "biu":  # as NumPy has it: in double precision
+        dtype = np.result_type(dtype, np.float64)
+        x, weights = astype(x, dtype), astype(weights, dtype)
     x, weights = (astype(v, np.float32) if aval_of(v).dtype.char == HALF else v for v in (x, weights))
     out = sum_(x * weights, axis, None, keepdims) / sum_(weights, axis, None, keepdims)
     return astype(out, dtype) if dtype.char == HALF else out
