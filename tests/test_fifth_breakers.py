@@ -126,7 +126,9 @@ def test_a_scope_around_a_yield_is_refused():
 # ------------------------------------------------------------------ rules
 
 
-def test_a_replaced_rule_reaches_what_was_traced():
+def doubling():
+    """Make an operator class without rules."""
+
     @attrs.frozen
     class Twice(xf.Operator):
         def infer(self, x):
@@ -134,6 +136,12 @@ def test_a_replaced_rule_reaches_what_was_traced():
 
         def evaluate(self, xp, x):
             return x * 2.0
+
+    return Twice
+
+
+def test_a_replaced_rule_reaches_what_was_traced():
+    Twice = doubling()
 
     def total(x):
         return xf.apply(Twice(), x).sum()
@@ -160,13 +168,7 @@ def test_a_replaced_rule_reaches_what_was_traced():
 
 
 def test_rules_that_lose_lanes_or_digits_are_refused():
-    @attrs.frozen
-    class Twice(xf.Operator):
-        def infer(self, x):
-            return x
-
-        def evaluate(self, xp, x):
-            return x * 2.0
+    Twice = doubling()
 
     def total(x):
         return xf.apply(Twice(), x).sum()
