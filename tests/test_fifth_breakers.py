@@ -401,6 +401,18 @@ IN_DTYPE = {
     "sum from a number": (lambda a: np.sum(a, initial=3), np.ones(2, np.float32)),
     "prod from": (lambda a: np.prod(a, initial=1.5), np.array([5, 6])),
     "max from": (lambda a: np.max(a, initial=1.5), np.arange(2)),
+    "interp of unsigned heights": (lambda a: np.interp(np.array([1.5]), np.array([1, 2]), a), UNSIGNED[1:]),
+    "interp of small places": (lambda a: np.interp(1, a, [0.0, 1.0]), np.array([-127, 2], np.int8)),
+    "isclose": (lambda a: np.isclose(a, np.array([255], np.uint8), rtol=0, atol=1), np.array([0], np.uint8)),
+    "isclose of small": (lambda a: np.isclose(a, np.array([127], np.int8), rtol=0, atol=2), np.array([-128], np.int8)),
+    "mean of some": (lambda a: np.mean(a, where=np.array([True, True])), np.array([2**62, 2**62])),
+    "trace": (lambda a: np.trace(a, dtype=np.uint8), np.array([[200, 1], [1, 100]], np.uint8)),
+    "clip between": (lambda a: np.clip(a, 0.1, np.float32(2)), np.array([0.0, 3.0], np.float16)),
+    "clip of a number": (lambda a: np.clip(2**40, a, None), np.array([0.0], np.float16)),
+    "average by small weights": (
+        lambda a: np.average(a, weights=np.array([1, 2], np.int8)),
+        np.array([1, 2], np.float32),
+    ),
     "min from": (lambda a: np.min(a, initial=2.7), np.array([5, 6])),
 }
 
@@ -419,6 +431,8 @@ def test_functions_compute_in_the_dtype_that_numpy_computes_in(name):
 def test_a_dtype_that_numpy_refuses_and_that_of_a_draw():
     with pytest.raises(OperandTypeError, match=r"np\.add with dtype=int64 has no meaning"):
         np.add(xf.array(X), 0.7, dtype=int)
+    with pytest.raises(OperandTypeError, match=r"initial=1j is complex"):
+        np.sum(xf.array(X), initial=1j)
     value, gradient = xf.value_and_grad(lambda x: np.sum(np.multiply(x, x, dtype=float)))(np.array([1e30], np.float32))
     np.testing.assert_allclose(value, 1e60)
     assert gradient.dtype == np.float32

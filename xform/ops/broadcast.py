@@ -271,6 +271,15 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
     return apply(cast(want.name if want.isnative else want.str), x)
 
 
+def in_floating(x: Any) -> Any:
+    """Return integers and booleans in double precision, all else as it is.
+
+    >>> in_floating(np.array([1, 2]))
+    array([1., 2.])
+    """
+    return astype(x, np.float64) if aval_of(x).dtype.kind in "biu" else x
+
+
 def broadcast_like(x: Any, like: Any) -> Any:
     """Broadcast to the shape of an aval, or of a value whose shape may be unknown.
 

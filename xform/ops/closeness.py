@@ -8,6 +8,7 @@ import numpy as np
 
 from xform.core.aval import aval_of
 from xform.ops.arithmetic import positive, sub
+from xform.ops.broadcast import in_floating
 from xform.ops.comparisons import equal, isfinite, isinf, isnan, logical_and, logical_or, not_equal
 from xform.ops.complexes import abs, imag, real, real_dtype
 from xform.ops.reductions import all
@@ -81,6 +82,7 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
     >>> isclose(np.array([1.0, 2.0]), 1.0 + 1e-9)
     array([ True, False])
     """
+    b = in_floating(b)
     finite = logical_and(isfinite(a), isfinite(b))
     x, y = where(finite, a, 0), where(finite, b, 0)  # inf - inf must not arise
     close = logical_or(logical_and(abs(sub(x, y)) <= atol + rtol * abs(y), finite), equal(a, b))

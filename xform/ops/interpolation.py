@@ -8,6 +8,7 @@ import numpy as np
 
 from xform.core.aval import shape_of
 from xform.core.errors import OperandError, ShapeError
+from xform.ops.broadcast import in_floating
 from xform.ops.comparisons import isnan
 from xform.ops.gather import take
 from xform.ops.indexing import getitem
@@ -31,6 +32,7 @@ def interp(  # noqa: PLR0917  (NumPy's signature)
     if period is not None:
         msg = "interp: period= has no meaning on values; wrap x yourself: interp(x % period, xp, fp)"
         raise OperandError(msg, period=period)
+    x, xp, fp = in_floating(x), in_floating(xp), in_floating(fp)
     shape, heights = shape_of(xp), shape_of(fp)
     if len(shape) != 1 or shape != heights or not shape[0]:
         msg = f"interp: the table must have two rows of one known length, not of shapes {shape} and {heights}"

@@ -17,14 +17,14 @@ import attrs
 import numpy as np
 
 from xform.core.aval import Aval, aval_of, result_dtype, shape_of
-from xform.core.errors import ShapeError
+from xform.core.errors import OperandTypeError, ShapeError
 from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, jvp_rule, linear, vjp_rule
 from xform.core.stack import BOTTOM, apply, cursor
 from xform.ops import selection, shapes
 from xform.ops.axes import ndim_of, reduced_axes
 from xform.ops.base import native
-from xform.ops.broadcast import astype, broadcast_like
+from xform.ops.broadcast import astype, broadcast_like, in_floating
 from xform.ops.create import ones_like
 
 __all__ = ["AllTrue", "AnyTrue", "CountNonzero", "Mean", "Sum", "all", "any", "count_nonzero", "mean", "sum"]
@@ -267,6 +267,9 @@ def first_in(initial: Any, out: Any) -> Any:
     (np.int64(1), 1.5)
     """
     aval = aval_of(out)
+    if aval_of(initial).dtype.kind == "c" != aval.dtype.kind:
+        msg = f"initial={initial!r:.60} is complex, and what is reduced {aval.dtype}; convert that with astype(complex)"
+        raise OperandTypeError(msg, value=initial)
     return initial if result_dtype(aval, aval_of(initial)) == aval.dtype else astype(initial, aval.dtype)
 
 
@@ -299,6 +302,8 @@ def mean(x: Any, axis: Any = None, dtype: Any = None, keepdims: Any = False, *, 
     >>> mean(np.array([1.0, 3.0]))
     np.float64(2.0)
     """
+    if where is not None and dtype is None:
+        x = in_floating(x)
     plain = type(x) is _ndarray and dtype is None and where is None and _get() is BOTTOM
     if plain and x.dtype.char in EXACT and x.size:
         try:

@@ -249,8 +249,9 @@ def clip(x: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: 
     lower, upper = a_min if min is None else min, a_max if max is None else max
     if lower is None and upper is None:
         return positive(x)
-    if lower is not None and upper is not None and dtype_of(x).kind not in "fc":  # all three decide on the dtype
+    x = np.asarray(x) if type(x) in SCALAR_TYPES else x  # NumPy makes an array of it first
+    if lower is not None and upper is not None:  # all three decide on the dtype
         dtype = result_dtype(aval_of(x), aval_of(lower), aval_of(upper))
-        x = x if type(x) in SCALAR_TYPES or dtype_of(x) == dtype else astype(x, dtype)
+        x = x if dtype_of(x) == dtype else astype(x, dtype)
     out = x if lower is None else at_least(x, lower)
     return out if upper is None else at_most(out, upper)

@@ -247,7 +247,7 @@ def average(x: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = Fa
     dtype = result_dtype(aval_of(x), aval_of(weights))
     if aval_of(x).dtype.kind in "biu":  # as NumPy has it: in double precision
         dtype = np.result_type(dtype, np.float64)
-        x, weights = astype(x, dtype), astype(weights, dtype)
+    x, weights = (v if aval_of(v).dtype == dtype else astype(v, dtype) for v in (x, weights))
     x, weights = (astype(v, np.float32) if aval_of(v).dtype.char == HALF else v for v in (x, weights))
     out = sum_(x * weights, axis, None, keepdims) / sum_(weights, axis, None, keepdims)
     return astype(out, dtype) if dtype.char == HALF else out

@@ -13,7 +13,7 @@ from xform.core.operator import Operator, interned
 from xform.core.rules import batch_rule, linear
 from xform.core.stack import apply
 from xform.ops.axes import axis_of
-from xform.ops.broadcast import astype, broadcast_to
+from xform.ops.broadcast import broadcast_to
 from xform.ops.reductions import sum as sum_of
 from xform.ops.shapes import front, lanes, moveaxis, ravel, read_shape
 from xform.ops.stacking import nested
@@ -273,4 +273,4 @@ def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
     5
     """
     line = diagonal(x, offset, axis1, axis2)
-    return sum_of(line if dtype is None else astype(line, dtype), axis=-1)
+    return sum_of(line, axis=-1, dtype=dtype)
