@@ -120,8 +120,9 @@ class Transformation:
             finally:
                 _reset(token)  # 40 ns less than to get and set what was there
             if out is None or (op.multiple_outputs and not isinstance(out, tuple)):
+                got = "None" if out is None else f"one {type(out).__name__}"
                 wanted = "a tuple of its results" if op.multiple_outputs else "a value"
-                msg = f"{name}.interpret returned {shown(out)} for {op!r}; return xf.apply(op, *values), or {wanted}"
+                msg = f"{name}.interpret returned {got} for {op!r}; return xf.apply(op, *values), or {wanted}"
                 raise RuleError(msg, op=op, layer=self)
             return out
 
@@ -172,11 +173,6 @@ class Transformation:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
-
-
-def shown(out: Any) -> str:
-    """Return what an `interpret` returned, for messages."""
-    return "None" if out is None else f"one {type(out).__name__}"
 
 
 # ------------------------------------------------------------------ places
@@ -317,9 +313,8 @@ def check_below(layer: Transformation, other: Transformation) -> None:
 def refuse_rewriter(layer: Transformation, other: Transformation) -> None:
     """Raise for a layer that rewrites below one that differentiates."""
     name, other_name = type(layer).__name__, type(other).__name__
-    call, take, wrong = "grad", "record", "derivatives"
-    if name in ("Forward", "Batch"):
-        call, take, wrong = ("jvp", "take", wrong) if name == "Forward" else ("vmap", "take", "lanes")
+    words = {"Forward": ("jvp", "take", "derivatives"), "Batch": ("vmap", "take", "lanes")}
+    call, take, wrong = words.get(name, ("grad", "record", "derivatives"))
     msg = (
         f"{other!r} rewrites values below {layer!r}, which would {take} the operations as they were before the "
         f"rewriting: {wrong} would be of the wrong function. Decorate the function instead, so that {other_name} "
