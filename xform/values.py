@@ -25,7 +25,7 @@ from xform.core.operator import Operator
 from xform.core.source import describe, user_site
 from xform.core.stack import BOTTOM, apply, concrete, cursor
 from xform.core.value import Array, Value
-from xform.ops.base import ufuncs
+from xform.ops.base import loop_dtypes, ufuncs
 from xform.ops.reductions import cast_back
 from xform.ops.sequences import as_numpy_would, fitted_call, full_name, parameters_of, unlisted
 from xform.ops.stacking import nested
@@ -270,22 +270,14 @@ def _other_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: 
 
 
 def computed_in(ufunc: np.ufunc, inputs: tuple[Any, ...], dtype: Any) -> tuple[Any, ...]:
-    """Return operands in the dtypes in which a ufunc computes results of a dtype; raises `OperandTypeError`."""
-    avals = [aval_of(x) for x in inputs]
-    kinds = [(_PYTHON.get(aval.dtype.kind, aval.dtype) if aval.weak else aval.dtype) for aval in avals]
-    wanted = (*[None] * ufunc.nin, *[np.dtype(dtype)] * ufunc.nout)
-    try:
-        found = ufunc.resolve_dtypes((*kinds, *[None] * ufunc.nout), signature=wanted, casting="same_kind")
-    except TypeError as error:
-        msg = f"{full_name(ufunc)} with dtype={np.dtype(dtype)} has no meaning for {avals}: {error}"
-        raise OperandTypeError(msg, ufunc=ufunc) from None
+    """Return operands in the dtypes in which a ufunc computes results of a dtype; raises `DtypeError` for none."""
+    avals = tuple(map(aval_of, inputs))
+    found = loop_dtypes(ufunc, avals, full_name(ufunc), np.dtype(dtype))
     return tuple([
         x if type(x) in SCALAR_TYPES or aval.dtype == kind else ops.astype(x, kind)
         for x, aval, kind in zip(inputs, avals, found, strict=False)
     ])  # fmt: skip
 
-
-_PYTHON: dict[str, Any] = {"i": int, "f": float, "c": complex}
 
 #: functions of NumPy that write into their first argument
 WRITERS = ("copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask")

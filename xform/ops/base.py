@@ -157,12 +157,17 @@ _ON_BOOL = {
 
 
 @functools.lru_cache(maxsize=4096)
-def _loop(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> tuple[np.dtype[Any], ...]:
-    return ufunc.resolve_dtypes((*kinds, *[None] * ufunc.nout))
+def _loop(ufunc: np.ufunc, kinds: tuple[Any, ...], dtype: np.dtype[Any] | None) -> tuple[np.dtype[Any], ...]:
+    given = (*kinds, *[None] * ufunc.nout)
+    if dtype is None:
+        return ufunc.resolve_dtypes(given)
+    return ufunc.resolve_dtypes(given, signature=(*[None] * ufunc.nin, *[dtype] * ufunc.nout))
 
 
-def loop_dtypes(ufunc: np.ufunc, avals: tuple[Aval, ...], name: str | None = None) -> tuple[np.dtype[Any], ...]:
-    """Return the dtypes that a ufunc computes in, operands first and the result last.
+def loop_dtypes(
+    ufunc: np.ufunc, avals: tuple[Aval, ...], name: str | None = None, dtype: np.dtype[Any] | None = None
+) -> tuple[np.dtype[Any], ...]:
+    """Return the dtypes that a ufunc computes in, operands first and the result last, which may be asked for.
 
     >>> loop_dtypes(np.true_divide, (Aval((), np.dtype("int32")),) * 2)
     (dtype('float64'), dtype('float64'), dtype('float64'))
@@ -172,10 +177,11 @@ def loop_dtypes(ufunc: np.ufunc, avals: tuple[Aval, ...], name: str | None = Non
     else:
         kinds = tuple(_PYTHON[aval.dtype.kind] if aval.weak else aval.dtype for aval in avals)
     try:
-        return _loop(ufunc, kinds)
+        return _loop(ufunc, kinds, dtype)
     except TypeError as error:
         listed = ", ".join(str(aval.dtype) for aval in avals)
-        msg = f"{name or ufunc.__name__}: no meaning for operands of dtype {listed}"
+        asked = "" if dtype is None else f" with dtype={dtype}"
+        msg = f"{name or ufunc.__name__}: no meaning for operands of dtype {listed}{asked}"
         raise DtypeError(msg, avals=avals) from error
 
 
