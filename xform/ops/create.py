@@ -9,11 +9,11 @@ import numpy as np
 
 from xform.core.aval import Aval, aval_of
 from xform.core.backend import SCALAR_TYPES
-from xform.core.operator import Operator, interned
+from xform.core.operator import Operator, interned, is_negative_zero
 from xform.core.rules import batch_rule, jvp_rule, vjp_rule
 from xform.core.stack import apply
 
-__all__ = ["FullLike", "is_zero", "ones_like", "zeros", "zeros_beside", "zeros_like"]
+__all__ = ["FullLike", "ones_like", "zeros", "zeros_like"]
 
 
 @attrs.frozen
@@ -40,12 +40,8 @@ class FullLike(Operator):
             return xp.full(x.shape if self.shape is None else self.shape, self.fill, dtype=dtype, device=x.device)
         x = np.asarray(x)
         shape, dtype = x.shape if self.shape is None else self.shape, x.dtype if self.dtype is None else self.dtype
-        return np.zeros(shape, dtype) if is_zero(self.fill) else np.full(shape, self.fill, dtype)
-
-
-def is_zero(fill: Any) -> bool:
-    """Whether a number is zero, and not -0.0: memory of zeros costs nothing before it is touched."""
-    return not fill and "-" not in repr(fill)
+        filled = self.fill or is_negative_zero(self.fill)  # zeros cost nothing before they are touched
+        return np.full(shape, self.fill, dtype) if filled else np.zeros(shape, dtype)
 
 
 make_full_like = interned(FullLike)

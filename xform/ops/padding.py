@@ -12,12 +12,12 @@ import numpy as np
 
 from xform.core.aval import Aval, aval_of, shape_of
 from xform.core.errors import OperandError, ShapeError
-from xform.core.operator import Operator, interned
+from xform.core.operator import Operator, interned, is_negative_zero
 from xform.core.rules import batch_rule, jvp_rule, linear, vjp_rule
 from xform.core.stack import apply
 from xform.ops.axes import axis_of
 from xform.ops.broadcast import astype, broadcast_like
-from xform.ops.create import is_zero, zeros_like
+from xform.ops.create import zeros_like
 from xform.ops.joining import make_concatenate, make_split
 from xform.ops.picking import gather, sum_back
 from xform.ops.shapes import front
@@ -106,7 +106,7 @@ def framed(xp: Any, x: Any, widths: Widths, fill: Number) -> Any:
     """Return an array with a frame of one number."""
     shape = tuple(length + sum(width) for length, width in zip(x.shape, widths, strict=True))
     if xp is np:
-        out = np.zeros(shape, x.dtype) if is_zero(fill) else np.full(shape, fill, x.dtype)
+        out = np.full(shape, fill, x.dtype) if fill or is_negative_zero(fill) else np.zeros(shape, x.dtype)
     else:
         out = xp.full(shape, fill, dtype=x.dtype, device=x.device)
     if widths:
