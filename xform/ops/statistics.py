@@ -212,13 +212,11 @@ def _correction(name: str, ddof: float, correction: float | None) -> float:
 
 def _spread(kind: type[Spread], x: Any, axis: Any, dtype: Any, keepdims: Any, correction: float) -> Any:  # noqa: PLR0917
     if dtype is not None:
-        if np.dtype(dtype).kind not in "fc":
-            name = kind.__name__.lower()
-            msg = f"{name}: dtype={np.dtype(dtype)} would cut x to whole numbers; give a floating dtype"
-            raise OperandError(msg, dtype=np.dtype(dtype))
-        if is_complex(x) and np.dtype(dtype).kind != "c":
-            name = kind.__name__.lower()
-            msg = f"{name}: dtype={np.dtype(dtype)} would drop the imaginary part of x; give a complex dtype"
+        kept = "fc" if not is_complex(x) else "c"
+        if np.dtype(dtype).kind not in kept:
+            lost = "cut x to whole numbers" if np.dtype(dtype).kind not in "fc" else "drop the imaginary part of x"
+            wanted = "complex" if kept == "c" else "floating"
+            msg = f"{kind.__name__.lower()}: dtype={np.dtype(dtype)} would {lost}; give a {wanted} dtype"
             raise OperandError(msg, dtype=np.dtype(dtype))
         x = astype(x, dtype)
     axes = reduced_axes(kind.__name__, axis, ndim_of(x), x)

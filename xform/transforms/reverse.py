@@ -139,7 +139,7 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
             out, aux = pair_of(out, fun)
     plain = unwrapped(tape, out)
     leaves, structure = tree.flatten(plain)
-    attached = tree.structure(handles)
+    outputs, (xs, attached) = tree.leaves(out), tree.flatten(handles)
     for leaf, path in zip(leaves, structure.paths(), strict=True):
         require_array(leaf, f"{what}: the output{path and f' {path}'}", "return it with has_aux=True")
     avals = [aval_of(leaf) for leaf in leaves]
@@ -161,8 +161,7 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
             if have.shape != aval.shape or (have.dtype != aval.dtype and not have.weak and aval.dtype.kind in "fc"):
                 msg = f"the pullback of {label}: the cotangent is {have!r}, the output {aval!r}"
                 raise GradientError(msg)
-        outputs = tree.leaves(out)
-        found = tree.unflatten(attached, tape.gradients(outputs, tree.leaves(handles), given, retain=True))
+        found = tree.unflatten(attached, tape.gradients(outputs, xs, given, retain=True))
         stay = keep or any(isinstance(ct, Value) for ct in given)
         return tuple(lowered(found, keep=stay))
 
