@@ -118,6 +118,26 @@ def test_numbers_are_no_arrays_that_were_given(name, level):
         given[...] = 3.0
 
 
+def test_long_chains_of_operators_that_may_return_an_operand():
+    """Whose memory a result may be is found in linear time, and without recursion."""
+
+    def updated(x):
+        for n in range(3000):
+            x = x.at[n % 5].set(n * 0.5)
+        return x
+
+    def chosen(x):
+        for n in range(40):  # each may return the one before by two ways
+            x = xf.cond(xnp.sum(x) > 0, lambda a, b: a, lambda a, b: b, x, x[::-1] if n % 2 else x)
+        return x
+
+    for fun in (updated, chosen):
+        program, x = xf.make_program(fun)(np.arange(5.0)), np.arange(5.0)
+        (found,) = compile_program(program)(x)
+        np.testing.assert_array_equal(found, program.run([x])[0])
+        np.testing.assert_array_equal(x, np.arange(5.0))
+
+
 def test_a_result_is_copied_before_its_memory_is_given_to_another_call():
     compiled = compile_program(xf.make_program(lambda x: xnp.stack([xnp.sin(x), x * 2.0]))(np.ones(2)))
     space = compiled.function.__globals__

@@ -105,11 +105,13 @@ def returned(program: Program, final: Program, source: Source) -> list[str]:
     """Return the texts of the outputs; copies of those that a caller must not share, or could not write to."""
     texts = []
     owners: dict[int, int] = {}  # of what is computed: what the program itself returned in that memory first
-    for position, (out, before, after) in enumerate(zip(final.outputs, trails(program), trails(final), strict=True)):
+    paths: dict[Any, int] = {}
+    both = zip(final.outputs, trails(program, paths), trails(final, paths), strict=True)
+    for position, (out, before, after) in enumerate(both):
         text = source.name(out)
         root = -2 - position if before.reshapes else before.root  # a reshape may have copied, and passes leave it out
         shared = is_lent(before, after, root, source)
-        for index in after.may - source.inputs.keys() - {-1}:
+        for index in {after.root, *after.may} - source.inputs.keys() - {-1}:
             alike = index != after.root and after.path == before.path and not before.reshapes
             mine = before.reach if alike else root
             shared |= owners.setdefault(index, mine) != mine

@@ -56,27 +56,33 @@ def indices(operands: Iterable[Variable | Literal]) -> Iterable[int]:
 class Trail:
     """Whose memory an output is: of an input, of the result of a computation, or of a constant (-1).
 
-    `root` is what it is a view of, for sure; `may` is all that it may be memory of, where operators may return an
-    operand, and `path` is how: what is built alike shares alike. Of such an operator `reach` is where its first operand
-    is from.
+    `root` is what it is a view of, for sure; `may` is what else it may be memory of, where operators may return an
+    operand, and `path` a number for how: what is built alike shares alike. Of such an operator `reach` is where its
+    first operand is from.
     """
 
     root: int
     may: frozenset[int]
-    path: Any = None
+    path: int | None = None
     reach: int = -1
     made: Operator | None = None  #: the operator whose result the output is, maybe a view
     reshapes: int = 0  #: views on the way that may have been copies
     spread: bool = False  #: whether one was a broadcast, which cannot be written to
 
 
-def trails(program: Program) -> list[Trail]:
-    """Return for each output whose memory it is, or may be."""
+def trails(program: Program, paths: dict[Any, int]) -> list[Trail]:
+    """Return for each output whose memory it is, or may be; `paths` numbers the ways, for programs to be compared."""
     known: dict[int, Trail] = {}
+
+    def of(operand: Variable | Literal) -> Trail:
+        """Return whose memory an operand is: its own, where no equation makes it."""
+        index = index_of(operand)
+        return known.get(index) or Trail(index, frozenset([index]), paths.setdefault(index, len(paths)), index)
+
     for equation in program.equations:
         kernel, op = kernel_of(equation), equation.op
         if kernel.view:
-            before = trail_of(equation.inputs[0], known)
+            before = of(equation.inputs[0])
             known[equation.outputs[0].index] = attrs.evolve(
                 before,
                 made=op,
@@ -84,27 +90,21 @@ def trails(program: Program) -> list[Trail]:
                 spread=before.spread or isinstance(op, BroadcastTo),
             )
             continue
-        path, lent, reach = None, frozenset[int](), -1
         if equation.inputs and not kernel.fresh:
-            found = [trail_of(each, known) for each in equation.inputs]
-            found = found if returns_any(op) else found[:1]
-            path = (type(op), *[each.path for each in found])
-            lent, reach = lent.union(*[each.may for each in found]), found[0].reach
-        for out in equation.outputs:
-            own = out.index
-            known[own] = Trail(own, lent | {own}, path, own if path is None else reach, made=op)
-    return [trail_of(out, known) for out in program.outputs]
+            found = list(map(of, equation.inputs if returns_any(op) else equation.inputs[:1]))
+            may = found[0].may.union(*[each.may for each in found])
+            path = paths.setdefault((type(op), *[each.path for each in found]), len(paths))
+            known |= {out.index: Trail(out.index, may, path, found[0].reach, op) for out in equation.outputs}
+        else:
+            known |= {
+                out.index: Trail(out.index, frozenset([out.index]), None, out.index, op) for out in equation.outputs
+            }
+    return list(map(of, program.outputs))
 
 
 def returns_any(op: Operator) -> bool:
     """Whether an operator may return any of its operands, not the first alone: it holds functions, or is a user's."""
     return op.nests or op.runs_python or not type(op).__module__.startswith("xform.ops")
-
-
-def trail_of(operand: Variable | Literal, known: dict[int, Trail]) -> Trail:
-    """Return whose memory an operand is: its own, where no equation makes it."""
-    index = index_of(operand)
-    return known.get(index) or Trail(index, frozenset([index]), index, index)
 
 
 def index_of(operand: Variable | Literal) -> int:

@@ -131,7 +131,7 @@ class LoopSource:
             for number, factor in enumerate(factors):
                 self._claim(factor, factor.aval, products.row(number))
         self._written = Source(self.final, groups=self._group, results=self._targets)
-        self._trails = dict(zip(map(id, self.final.outputs), trails(self.final), strict=True))
+        self._trails = dict(zip(map(id, self.final.outputs), trails(self.final, {}), strict=True))
         self._assemble(items)
         arguments = ["n_", *list(self._written.inputs.values())[1:]]
         results = [self._result(k, output) for k, output in enumerate(loop.outputs)]
@@ -229,7 +229,8 @@ class LoopSource:
     def is_written_again(self, out: Variable | Literal) -> bool:
         """Whether the memory of a result may be written to in a later round."""
         carries = {variable.index for variable in self.final.inputs[1 : 1 + self.loop.carries]}
-        written = not self._trails[id(out)].may.isdisjoint(self._targets.keys() | carries)
+        trail = self._trails[id(out)]
+        written = not {trail.root, *trail.may}.isdisjoint(self._targets.keys() | carries)
         return written or self._written.is_kept(self._written.name(out))
 
     # -------------------------------------------------------------- lines
